@@ -1,0 +1,49 @@
+# The only entry points of the project; CI calls the same targets. `make help` lists them.
+#
+# PG_CONFIG=/path/to/pg_config  chooses the server (default: Debian's PostgreSQL 15, else pg_config in the PATH)
+# DESTDIR=, PREFIX=             as usual; PREFIX (/usr/local) is for the daemon's programs
+# The scripts are in make/; what they share is make/lib.sh.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+STORE ?= postgres
+PREFIX ?= /usr/local
+export STORE PREFIX DESTDIR
+
+.PHONY: help deps demo test build install install-daemon installcheck lint bench clean
+
+help: ## this list
+	@echo 'make TARGET [PG_CONFIG=/path/to/pg_config]'
+	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+deps: # only what demo and test need; installs Debian packages, as root or with sudo
+	@make/deps.sh
+
+demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd
+	@demo/demo.sh
+
+test: deps ## every test: core, loom models, daemon, SQL regression, end to end; last line: N passed, N failed
+	@make/test.sh $(SUITES)
+
+build: ## build the extension and the daemon (release)
+	@make/install.sh build-extension
+	@make/install.sh build-daemon
+
+install: ## build and install the extension into the server of PG_CONFIG (honours DESTDIR)
+	@make/install.sh extension
+
+install-daemon: ## build and install idgend and idgenctl into PREFIX/bin (honours DESTDIR)
+	@make/install.sh daemon
+
+installcheck: ## SQL regression tests of the installed extension on a throwaway cluster (TESTS="name …" for some)
+	@make/installcheck.sh $(TESTS)
+
+lint: ## formatting, clippy with warnings as errors, small checks of the tree
+	@make/lint.sh
+
+bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid() (installed extension)
+	@regress/bench/bench.sh
+
+clean: ## remove everything that was built
+	@rm -rf build $${CARGO_TARGET_DIR:-target}

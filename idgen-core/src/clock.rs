@@ -1,0 +1,191 @@
+//! The two clocks, as two types that do not mix, and how far the wall clock is believed.
+//!
+//! Wall time ([`UnixMs`]) goes into ids and windows: everybody can compare it, and anybody can step it.
+//! Boot time ([`BootMs`]) is for deadlines: it only ever rises at about one second per second, suspend
+//! included, but means nothing on another host or after a reboot. Nothing here reads a clock.
+//!
+//! A wall clock that jumps ahead would drag the ids with it: up to the end of the window in one call,
+//! after which nothing is left to mint from until real time gets there. So a wall reading is capped by
+//! a [`ClockAnchor`], an earlier pair of readings that the daemon found good: since then the wall can
+//! have advanced by what boot time has, plus a slack. This protects availability and order only;
+//! uniqueness rests on the granted window.
+
+/// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted (`CLOCK_REALTIME`). Never negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct UnixMs(pub u64);
+
+/// Milliseconds since this host booted, suspend included (Linux `CLOCK_BOOTTIME`). Comparable only with
+/// readings of the same host since the same boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct BootMs(pub u64);
+
+impl UnixMs {
+    /// This instant plus `ms` milliseconds; stops at the end of the type instead of wrapping.
+    #[inline]
+    #[must_use]
+    pub const fn saturating_add(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// This instant minus `ms` milliseconds; stops at zero instead of wrapping.
+    #[inline]
+    #[must_use]
+    pub const fn saturating_sub(self, ms: u64) -> Self {
+        Self(self.0.saturating_sub(ms))
+    }
+
+    /// Milliseconds from `earlier` to this instant; 0 when `earlier` is in fact later.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl BootMs {
+    /// This instant plus `ms` milliseconds; stops at the end of the type instead of wrapping.
+    #[inline]
+    #[must_use]
+    pub const fn saturating_add(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// This instant minus `ms` milliseconds; stops at zero instead of wrapping.
+    #[inline]
+    #[must_use]
+    pub const fn saturating_sub(self, ms: u64) -> Self {
+        Self(self.0.saturating_sub(ms))
+    }
+
+    /// Milliseconds from `earlier` to this instant; 0 when `earlier` is in fact later.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Both clocks of one host, read together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ClockReading {
+    /// Wall time.
+    pub wall: UnixMs,
+    /// Boot time of the same moment.
+    pub boot: BootMs,
+}
+
+/// What the wall may be ahead of the anchor for free, in ms. An NTP step or a resumed virtual machine
+/// corrects the wall by less than this on a server whose clock is looked after, and a second of lead is
+/// small against any window (480 s).
+pub const ANCHOR_SLACK_MS: u64 = 1_000;
+
+/// What the wall may gain on boot time, in percent of the anchor's age. chrony and `adjtimex(2)` slew
+/// the tick by at most 10 % (100,000 ppm), so a clock that is being slewed in is never held back; 10 %
+/// of a 480 s window is 48 s, so a clock that runs away cannot use the window up.
+pub const ANCHOR_DRIFT_PERCENT: u64 = 10;
+
+/// A pair of readings whose wall time was found good; the measure for later wall readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ClockAnchor {
+    /// Wall time when the anchor was taken.
+    pub wall: UnixMs,
+    /// Boot time of the same moment.
+    pub boot: BootMs,
+}
+
+impl ClockAnchor {
+    /// The latest wall time that is believed at boot time `boot`: the anchor's wall time, plus the time
+    /// that has gone by, plus [`ANCHOR_SLACK_MS`], plus [`ANCHOR_DRIFT_PERCENT`] of the time gone by.
+    /// A `boot` before the anchor counts as no time gone by. Saturates at the end of the type.
+    #[inline]
+    #[must_use]
+    pub const fn ceiling(self, boot: BootMs) -> UnixMs {
+        let age_ms = boot.since(self.boot);
+        // Divided first, so that it cannot overflow; 10 % of an age in whole ms, rounded down.
+        let drift_ms = age_ms / (100 / ANCHOR_DRIFT_PERCENT);
+        self.wall
+            .saturating_add(age_ms)
+            .saturating_add(drift_ms)
+            .saturating_add(ANCHOR_SLACK_MS)
+    }
+}
+
+const _: () = assert!(
+    100 % ANCHOR_DRIFT_PERCENT == 0,
+    "the drift is computed by one division"
+);
+
+impl From<ClockReading> for ClockAnchor {
+    fn from(reading: ClockReading) -> Self {
+        Self {
+            wall: reading.wall,
+            boot: reading.boot,
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANCHOR: ClockAnchor = ClockAnchor {
+        wall: UnixMs(1_700_000_000_000),
+        boot: BootMs(5_000),
+    };
+
+    #[test]
+    fn ceiling_is_the_slack_at_the_anchor_itself() {
+        assert_eq!(ANCHOR.ceiling(BootMs(5_000)), UnixMs(1_700_000_001_000));
+    }
+
+    #[test]
+    fn ceiling_grows_by_the_time_gone_by_and_a_tenth() {
+        assert_eq!(ANCHOR.ceiling(BootMs(15_000)), UnixMs(1_700_000_012_000));
+        assert_eq!(
+            ANCHOR.ceiling(BootMs(5_009)),
+            UnixMs(1_700_000_001_009),
+            "the tenth is rounded down"
+        );
+    }
+
+    #[test]
+    fn a_boot_time_before_the_anchor_counts_as_no_time() {
+        assert_eq!(ANCHOR.ceiling(BootMs(0)), UnixMs(1_700_000_001_000));
+    }
+
+    #[test]
+    fn nothing_wraps_at_the_ends() {
+        assert_eq!(UnixMs(u64::MAX).saturating_add(1), UnixMs(u64::MAX));
+        assert_eq!(UnixMs(0).saturating_sub(1), UnixMs(0));
+        assert_eq!(UnixMs(1).since(UnixMs(2)), 0);
+        assert_eq!(BootMs(u64::MAX).saturating_add(1), BootMs(u64::MAX));
+        assert_eq!(BootMs(0).saturating_sub(1), BootMs(0));
+        assert_eq!(BootMs(1).since(BootMs(2)), 0);
+        assert_eq!(ANCHOR.ceiling(BootMs(u64::MAX)), UnixMs(u64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn ceiling_is_the_formula_in_wide_arithmetic(wall: u64, at: u64, boot: u64) {
+            let age = u128::from(boot.saturating_sub(at));
+            let wide = u128::from(wall) + age + age / 10 + 1_000;
+            let want = u64::try_from(wide).unwrap_or(u64::MAX);
+            let anchor = ClockAnchor { wall: UnixMs(wall), boot: BootMs(at) };
+            prop_assert_eq!(anchor.ceiling(BootMs(boot)), UnixMs(want));
+        }
+
+        #[test]
+        fn ceiling_never_falls_as_boot_time_rises(wall: u64, at: u64, boot: u64, more: u64) {
+            let anchor = ClockAnchor { wall: UnixMs(wall), boot: BootMs(at) };
+            prop_assert!(anchor.ceiling(BootMs(boot)) <= anchor.ceiling(BootMs(boot).saturating_add(more)));
+        }
+
+        #[test]
+        fn since_undoes_add(at in 0..=u64::MAX / 2, ms in 0..=u64::MAX / 2) {
+            prop_assert_eq!(UnixMs(at).saturating_add(ms).since(UnixMs(at)), ms);
+            prop_assert_eq!(BootMs(at).saturating_add(ms).since(BootMs(at)), ms);
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! The keeper of one server's lease: what happened -> what to do next, as one total function.
+//!
+//! ```text
+//!             Reading       Inspected          Probed
+//!   Away ------------> Arriving ------> Vacant <---- Probing (claims an earlier daemon left open)
+//!    ^                                    | ^            \
+//!    | ServerLost                 Acquire | | Released    v
+//!    | (from anywhere)                    v |          Fencing -> Releasing -> Vacant | Stopped
+//!    |                    Granted     Acquiring                ^
+//!    +---- Holding <--- Installing <------+                    | deadline passed, lease lost,
+//!            |  ^                                              | refused, or Stop
+//!     Renew  v  | Extended                                     |
+//!         Renewing -> Extending -------------------------------+
+//! ```
+//! The rules, each kept by a transition below and checked by the simulation beside it:
+//! - A deadline counts from the clock reading made *before* the request was sent.
+//! - A ceiling is published only after the store's commit of it is known.
+//! - An unknown answer of the store is never assumed: the next request reads the store again first.
+//! - A token whose deadline has passed, or whose boot id has changed, is never renewed nor installed
+//!   again; it is replaced by a new grant.
+//! - A release names the exact high water that a fence of the live shared memory returned.
+//! - While the wall clock is not believed nothing is acquired and no ceiling is raised; deadlines are.
+//! - An answer to a request that is no longer waited for is dropped: each carries a [`Ticket`].
+//!
+//! All identities of a server are one lease: granted, renewed and given up together.
+
+mod transitions;
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+use super::ledger::{Attempt, Grant};
+use super::token::{BootId, Claim, Mark, Revision, Token};
+use super::window::Leased;
+use crate::clock::{BootMs, ClockReading};
+use core::fmt;
+
+pub use transitions::next;
+
+/// Pause before a refused request is made again, in ms: long against a round trip, short against the
+/// 2 s that callers wait for a lease (`idgen.lease_wait_ms`).
+pub const RETRY_MS: u64 = 250;
+
+/// The pause doubles with each refused installation, up to 2^7 * 250 ms = 32 s: a pool of 512 then
+/// outlasts a refusal of any length at the default TTL and number of identities.
+const REFUSAL_DOUBLINGS_MAX: u32 = 7;
+
+/// Names one request to the store, so that late answers can be told apart. 64 bits never wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Ticket(pub u64);
+
+/// A lease that the store has committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The shared memory it was granted for.
+    pub boot_id: BootId,
+    /// The fencing token.
+    pub token: Token,
+    /// Revision of the store's rows: guards the next renewal.
+    pub guard: Revision,
+    /// When minting must stop, on the server's boot clock. Never shrinks.
+    pub deadline: BootMs,
+    /// When the next renewal is due.
+    pub renew_at: BootMs,
+    /// Identities and committed windows.
+    pub leased: Vec<Leased>,
+    /// The server has confirmed the installation.
+    pub installed: bool,
+    /// The server has confirmed the windows and the deadline as they stand here.
+    pub published: bool,
+    /// The answer to an earlier renewal is unknown: `guard` may be out of date.
+    pub doubt: bool,
+}
+
+/// What to do once a fence or release is through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Take a new lease, not before this time.
+    Replace {
+        /// On the server's boot clock.
+        retry_at: BootMs,
+    },
+    /// End.
+    Stop,
+}
+
+/// Where the keeper is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No contact with the server.
+    Away {
+        /// A lease that may still be installed there.
+        held: Option<Held>,
+    },
+    /// Asking the server which claims an earlier daemon left open.
+    Arriving {
+        /// The server's shared memory.
+        boot_id: BootId,
+    },
+    /// Such claims are there; is the store within reach? Fencing them while it is not would stop
+    /// minting for nothing.
+    Probing {
+        /// The server's shared memory.
+        boot_id: BootId,
+        /// The open claims.
+        claims: Vec<Claim>,
+        /// The question to the store.
+        ticket: Ticket,
+    },
+    /// No lease.
+    Vacant {
+        /// The server's shared memory.
+        boot_id: BootId,
+        /// Not before this time.
+        retry_at: BootMs,
+        /// A grant that was sent and whose answer got lost.
+        doubt: Option<Attempt>,
+    },
+    /// A grant was asked for.
+    Acquiring {
+        /// The shared memory it is for.
+        boot_id: BootId,
+        /// The request.
+        ticket: Ticket,
+    },
+    /// The store has committed the grant; the server is being told.
+    Installing {
+        /// The lease.
+        held: Held,
+    },
+    /// The server mints.
+    Holding {
+        /// The lease.
+        held: Held,
+    },
+    /// A renewal was asked for.
+    Renewing {
+        /// The lease as it was before.
+        held: Held,
+        /// The request.
+        ticket: Ticket,
+        /// The reading made before it was sent.
+        asked: ClockReading,
+        /// Whether the wall clock of that reading was believed.
+        clock_good: bool,
+        /// When the renewal after this one is due.
+        renew_at: BootMs,
+    },
+    /// The store has committed the renewal; the server is being told.
+    Extending {
+        /// The lease.
+        held: Held,
+    },
+    /// The server is closing the claims.
+    Fencing {
+        /// The shared memory they are in.
+        boot_id: BootId,
+        /// What is being closed.
+        claims: Vec<Claim>,
+        /// What comes after.
+        goal: Goal,
+    },
+    /// The store is told the exact high waters.
+    Releasing {
+        /// The shared memory they were fenced in.
+        boot_id: BootId,
+        /// The request.
+        ticket: Ticket,
+        /// What comes after.
+        goal: Goal,
+    },
+    /// The end.
+    Stopped,
+}
+
+impl Phase {
+    /// Its name, for logs and errors.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Away { .. } => "away",
+            Self::Arriving { .. } => "arriving",
+            Self::Probing { .. } => "probing",
+            Self::Vacant { .. } => "vacant",
+            Self::Acquiring { .. } => "acquiring",
+            Self::Installing { .. } => "installing",
+            Self::Holding { .. } => "holding",
+            Self::Renewing { .. } => "renewing",
+            Self::Extending { .. } => "extending",
+            Self::Fencing { .. } => "fencing",
+            Self::Releasing { .. } => "releasing",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// The lease, where there is one that has not been given up.
+    #[must_use]
+    pub fn held(&self) -> Option<&Held> {
+        match self {
+            Self::Away { held } => held.as_ref(),
+            Self::Installing { held }
+            | Self::Holding { held }
+            | Self::Renewing { held, .. }
+            | Self::Extending { held } => Some(held),
+            Self::Arriving { .. }
+            | Self::Probing { .. }
+            | Self::Vacant { .. }
+            | Self::Acquiring { .. }
+            | Self::Fencing { .. }
+            | Self::Releasing { .. }
+            | Self::Stopped => None,
+        }
+    }
+}
+
+/// The keeper's whole memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Where it is.
+    pub phase: Phase,
+    /// The last ticket that was given out.
+    pub ticket: Ticket,
+    /// Boot time of the last reading: what "now" means between two of them.
+    pub now: BootMs,
+    /// Installations refused since the last good one. Each leaves identities behind that expire only
+    /// in the store, so the pauses between them grow.
+    pub refusals: u32,
+}
+
+impl State {
+    /// The beginning: no contact with the server, nothing held.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { phase: Phase::Away { held: None }, ticket: Ticket(0), now: BootMs(0), refusals: 0 }
+    }
+
+    /// When the next reading is needed at the latest, on the server's boot clock; `None`: no hurry.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<BootMs> {
+        match &self.phase {
+            Phase::Holding { held } => Some(held.renew_at.min(held.deadline)),
+            Phase::Renewing { held, .. } => Some(held.deadline),
+            Phase::Vacant { retry_at, .. } => Some(*retry_at),
+            _ => None,
+        }
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A reading of the server's clocks, and whose shared memory it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Both clocks.
+    pub clock: ClockReading,
+    /// The server's shared memory.
+    pub boot_id: BootId,
+    /// Whether the wall clock is believed (see [`super::StepGuard`]).
+    pub clock_good: bool,
+    /// Any number; spreads the renewals.
+    pub random: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The server answered.
+    Reading(Reading),
+    /// The connection to the server is gone, it cannot be used now, or it is in recovery.
+    ServerLost,
+    /// The server says that it has another boot id than the one named in an install, extend or fence.
+    ServerForgot,
+    /// The claims in shared memory that are not fenced.
+    Inspected {
+        /// Their identities and tokens.
+        claims: Vec<Claim>,
+    },
+    /// The store is within reach.
+    Probed {
+        /// Which request.
+        ticket: Ticket,
+    },
+    /// It is not.
+    ProbeFailed {
+        /// Which request.
+        ticket: Ticket,
+    },
+    /// The store has committed a grant.
+    Granted {
+        /// Which request.
+        ticket: Ticket,
+        /// The grant.
+        grant: Grant,
+    },
+    /// No grant, or none that is known of.
+    GrantFailed {
+        /// Which request.
+        ticket: Ticket,
+        /// The attempt, when it may have been committed all the same.
+        doubt: Option<Attempt>,
+    },
+    /// The server has installed all identities.
+    Installed,
+    /// The server has refused one of them.
+    InstallRefused,
+    /// The store has committed a renewal.
+    Renewed {
+        /// Which request.
+        ticket: Ticket,
+        /// Revision of the rows.
+        guard: Revision,
+        /// TTL that the store says it granted.
+        ttl_ms: u64,
+        /// The committed windows.
+        leased: Vec<Leased>,
+    },
+    /// No renewal, or none that is known of.
+    RenewFailed {
+        /// Which request.
+        ticket: Ticket,
+        /// It may have been committed all the same.
+        doubt: bool,
+    },
+    /// The store shows that the lease is no longer ours.
+    RenewLost {
+        /// Which request.
+        ticket: Ticket,
+    },
+    /// The server has published the renewal.
+    Extended,
+    /// The token is not the open one there.
+    ExtendRefused,
+    /// The server has closed the claims; it gave the exact high water of these.
+    Fenced {
+        /// A subset of the claims.
+        marks: Vec<Mark>,
+    },
+    /// The release is through, or nothing was left to release.
+    Released {
+        /// Which request.
+        ticket: Ticket,
+    },
+    /// It is not; the leases expire by themselves.
+    ReleaseFailed {
+        /// Which request.
+        ticket: Ticket,
+    },
+    /// Release what is held, and end.
+    Stop,
+}
+
+impl Event {
+    /// Its name, for logs and errors.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Reading(_) => "reading",
+            Self::ServerLost => "server lost",
+            Self::ServerForgot => "server forgot",
+            Self::Inspected { .. } => "inspected",
+            Self::Probed { .. } => "probed",
+            Self::ProbeFailed { .. } => "probe failed",
+            Self::Granted { .. } => "granted",
+            Self::GrantFailed { .. } => "grant failed",
+            Self::Installed => "installed",
+            Self::InstallRefused => "install refused",
+            Self::Renewed { .. } => "renewed",
+            Self::RenewFailed { .. } => "renew failed",
+            Self::RenewLost { .. } => "renew lost",
+            Self::Extended => "extended",
+            Self::ExtendRefused => "extend refused",
+            Self::Fenced { .. } => "fenced",
+            Self::Released { .. } => "released",
+            Self::ReleaseFailed { .. } => "release failed",
+            Self::Stop => "stop",
+        }
+    }
+
+    /// The request it answers; `None` for what is not an answer of the store.
+    #[must_use]
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Probed { ticket }
+            | Self::ProbeFailed { ticket }
+            | Self::Granted { ticket, .. }
+            | Self::GrantFailed { ticket, .. }
+            | Self::Renewed { ticket, .. }
+            | Self::RenewFailed { ticket, .. }
+            | Self::RenewLost { ticket }
+            | Self::Released { ticket }
+            | Self::ReleaseFailed { ticket } => Some(*ticket),
+            _ => None,
+        }
+    }
+}
+
+/// Why a lease is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// The shared memory it was granted for is gone.
+    BootIdChanged,
+    /// It was not renewed in time.
+    DeadlinePassed,
+    /// The store shows another holder, or none.
+    StoreLost,
+    /// The server would not install or extend it.
+    ServerRefused,
+    /// It could not be fenced before the end.
+    Unreachable,
+}
+
+impl Loss {
+    /// As metrics and logs name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BootIdChanged => "boot_id_changed",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::StoreLost => "store_lost",
+            Self::ServerRefused => "server_refused",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// What to do. Server actions are answered by the event named with them before anything else happens;
+/// store actions are answered later, under their ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read the server's clocks now. Answer: `Reading`, `ServerLost`.
+    ReadClock,
+    /// List the claims that are not fenced. Answer: `Inspected`, `ServerLost`.
+    Inspect,
+    /// Is the store within reach? Answer: `Probed`, `ProbeFailed`.
+    Probe {
+        /// Goes into the answer.
+        ticket: Ticket,
+    },
+    /// Ask for a grant. Answer: `Granted`, `GrantFailed`.
+    Acquire {
+        /// Goes into the answer.
+        ticket: Ticket,
+        /// The shared memory it is for.
+        boot_id: BootId,
+        /// The reading that the deadline counts from.
+        reading: ClockReading,
+        /// Look first whether this one was made.
+        doubt: Option<Attempt>,
+    },
+    /// Install every identity of the lease. Answer: `Installed`, `InstallRefused`, `ServerForgot`,
+    /// `ServerLost`.
+    Install {
+        /// The lease.
+        held: Held,
+        /// A reading whose wall clock was believed.
+        anchor: ClockReading,
+    },
+    /// Renew. Answer: `Renewed`, `RenewFailed`, `RenewLost`.
+    Renew {
+        /// Goes into the answer.
+        ticket: Ticket,
+        /// The lease as it is committed.
+        held: Held,
+        /// The windows to commit.
+        wanted: Vec<Leased>,
+    },
+    /// Publish the committed windows and the deadline. Answer: `Extended`, `ExtendRefused`,
+    /// `ServerForgot`, `ServerLost`.
+    Extend {
+        /// The lease.
+        held: Held,
+        /// A reading whose wall clock was believed; `None`: keep the older anchor.
+        anchor: Option<ClockReading>,
+    },
+    /// Close the claims. Answer: `Fenced`, `ServerForgot`, `ServerLost`.
+    Fence {
+        /// The shared memory they are in.
+        boot_id: BootId,
+        /// What to close.
+        claims: Vec<Claim>,
+    },
+    /// Give the identities back with their exact high waters. Answer: `Released`, `ReleaseFailed`.
+    Release {
+        /// Goes into the answer.
+        ticket: Ticket,
+        /// The shared memory they were fenced in.
+        boot_id: BootId,
+        /// The proofs.
+        marks: Vec<Mark>,
+    },
+    /// Remember and report that a lease was given up. No answer.
+    Lost {
+        /// Its token.
+        token: Token,
+        /// Its identities.
+        leased: Vec<Leased>,
+        /// Why.
+        why: Loss,
+    },
+}
+
+/// An event that cannot follow: the shell has a bug, and the only safe thing left is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IllegalTransition {
+    /// Where the keeper was.
+    pub phase: &'static str,
+    /// What it was told.
+    pub event: &'static str,
+}
+
+impl fmt::Display for IllegalTransition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event \"{}\" cannot happen while {}", self.event, self.phase)
+    }
+}
+
+impl core::error::Error for IllegalTransition {}

@@ -1,0 +1,421 @@
+//! The transitions: one function per kind of event, each a total match over the phases.
+
+use super::{
+    Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, REFUSAL_DOUBLINGS_MAX, RETRY_MS,
+    Reading, State, Ticket,
+};
+use crate::clock::{BootMs, ClockReading};
+use crate::lease::ledger::Attempt;
+use crate::lease::timing::Timing;
+use crate::lease::token::{BootId, Claim, Mark, Revision};
+use crate::lease::window::Leased;
+
+type Step = Result<(State, Vec<Action>), IllegalTransition>;
+
+/// The next state, and what to do, in this order.
+pub fn next(timing: &Timing, state: State, event: Event) -> Step {
+    let illegal = IllegalTransition { phase: state.phase.name(), event: event.name() };
+    if let Some(ticket) = event.ticket()
+        && state.phase.ticket() != Some(ticket)
+    {
+        // The answer to a request that is no longer waited for. A grant or renewal in it was committed,
+        // but nobody relies on it: its windows stay unused, and the rows are read again before the next
+        // request that concerns them.
+        return Ok((state.distrusting(), Vec::new()));
+    }
+    let mut core = Core {
+        timing,
+        ticket: state.ticket,
+        now: state.now,
+        refusals: state.refusals,
+        actions: Vec::new(),
+    };
+    let phase = match event {
+        Event::Reading(reading) => core.on_reading(state.phase, reading),
+        Event::ServerLost => core.on_server_lost(state.phase),
+        Event::Stop => core.on_stop(state.phase),
+        Event::ServerForgot => core.on_server_forgot(state.phase).ok_or(illegal)?,
+        Event::Inspected { claims } => core.on_inspected(state.phase, claims).ok_or(illegal)?,
+        Event::Probed { .. } | Event::ProbeFailed { .. } => {
+            let reached = matches!(event, Event::Probed { .. });
+            core.on_probe(state.phase, reached).ok_or(illegal)?
+        }
+        Event::Granted { grant, .. } => core.on_granted(state.phase, grant).ok_or(illegal)?,
+        Event::GrantFailed { doubt, .. } => core.on_grant_failed(state.phase, doubt).ok_or(illegal)?,
+        Event::Installed => core.on_installed(state.phase).ok_or(illegal)?,
+        Event::InstallRefused => core.on_install_refused(state.phase).ok_or(illegal)?,
+        Event::Renewed { guard, ttl_ms, leased, .. } => {
+            core.on_renewed(state.phase, guard, ttl_ms, &leased).ok_or(illegal)?
+        }
+        Event::RenewFailed { doubt, .. } => core.on_renew_failed(state.phase, doubt).ok_or(illegal)?,
+        Event::RenewLost { .. } => core.on_renew_lost(state.phase).ok_or(illegal)?,
+        Event::Extended => core.on_extended(state.phase).ok_or(illegal)?,
+        Event::ExtendRefused => core.on_extend_refused(state.phase).ok_or(illegal)?,
+        Event::Fenced { marks } => core.on_fenced(state.phase, marks).ok_or(illegal)?,
+        Event::Released { .. } | Event::ReleaseFailed { .. } => {
+            core.on_release_done(state.phase).ok_or(illegal)?
+        }
+    };
+    let state = State { phase, ticket: core.ticket, now: core.now, refusals: core.refusals };
+    Ok((state, core.actions))
+}
+
+impl State {
+    /// After a stale answer: whatever is held may have changed in the store.
+    fn distrusting(mut self) -> Self {
+        match &mut self.phase {
+            Phase::Holding { held } | Phase::Away { held: Some(held) } => held.doubt = true,
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Phase {
+    fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Probing { ticket, .. }
+            | Self::Acquiring { ticket, .. }
+            | Self::Renewing { ticket, .. }
+            | Self::Releasing { ticket, .. } => Some(*ticket),
+            _ => None,
+        }
+    }
+}
+
+impl Held {
+    fn claims(&self) -> Vec<Claim> {
+        self.leased.iter().map(|leased| Claim { worker: leased.worker, token: self.token }).collect()
+    }
+}
+
+/// What a step needs besides the phase; collects the actions.
+struct Core<'a> {
+    timing: &'a Timing,
+    ticket: Ticket,
+    now: BootMs,
+    refusals: u32,
+    actions: Vec<Action>,
+}
+
+impl Core<'_> {
+    fn draw_ticket(&mut self) -> Ticket {
+        self.ticket = Ticket(self.ticket.0 + 1);
+        self.ticket
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn give_up(&mut self, held: &Held, why: Loss) {
+        self.act(Action::Lost { token: held.token, leased: held.leased.clone(), why });
+    }
+
+    fn fence(&mut self, held: &Held, goal: Goal) -> Phase {
+        let (boot_id, claims) = (held.boot_id, held.claims());
+        self.act(Action::Fence { boot_id, claims: claims.clone() });
+        Phase::Fencing { boot_id, claims, goal }
+    }
+
+    fn replace(&mut self, held: &Held, why: Loss, pause_ms: u64) -> Phase {
+        self.give_up(held, why);
+        self.fence(held, Goal::Replace { retry_at: self.now.saturating_add(pause_ms) })
+    }
+
+    /// After a fence or release.
+    fn reach(&mut self, goal: Goal, boot_id: BootId) -> Phase {
+        match goal {
+            Goal::Stop => Phase::Stopped,
+            Goal::Replace { retry_at } => {
+                self.act(Action::ReadClock);
+                Phase::Vacant { boot_id, retry_at, doubt: None }
+            }
+        }
+    }
+
+    fn acquire(&mut self, reading: Reading, doubt: Option<Attempt>) -> Phase {
+        let boot_id = reading.boot_id;
+        // A grant for another shared memory is of no use, and a high water taken from a clock that was
+        // stepped would poison the store.
+        let doubt = doubt.filter(|attempt| attempt.plan.boot_id == boot_id);
+        if !reading.clock_good {
+            return Phase::Vacant { boot_id, retry_at: reading.clock.boot, doubt };
+        }
+        let ticket = self.draw_ticket();
+        self.act(Action::Acquire { ticket, boot_id, reading: reading.clock, doubt });
+        Phase::Acquiring { boot_id, ticket }
+    }
+
+    fn on_reading(&mut self, phase: Phase, reading: Reading) -> Phase {
+        self.now = reading.clock.boot;
+        if let Some(held) = phase.held()
+            && held.boot_id != reading.boot_id
+        {
+            self.give_up(held, Loss::BootIdChanged);
+            return self.acquire(reading, None);
+        }
+        match phase {
+            Phase::Away { held: Some(held) } => self.read_back(held, reading),
+            Phase::Away { held: None } => self.arrive(reading.boot_id),
+            Phase::Arriving { boot_id } if boot_id != reading.boot_id => self.arrive(reading.boot_id),
+            Phase::Arriving { .. } | Phase::Stopped => phase,
+            Phase::Probing { boot_id, .. } if boot_id != reading.boot_id => self.acquire(reading, None),
+            Phase::Probing { .. } => phase,
+            Phase::Vacant { boot_id, retry_at, doubt } => {
+                if boot_id == reading.boot_id && reading.clock.boot < retry_at {
+                    return Phase::Vacant { boot_id, retry_at, doubt };
+                }
+                self.acquire(reading, doubt)
+            }
+            Phase::Acquiring { boot_id, .. } if boot_id != reading.boot_id => self.acquire(reading, None),
+            Phase::Acquiring { .. } => phase,
+            Phase::Holding { held } => self.read_while_holding(held, reading),
+            Phase::Renewing { held, .. } if reading.clock.boot >= held.deadline => {
+                self.replace(&held, Loss::DeadlinePassed, 0)
+            }
+            // The answer of the server is due first; it comes before the next reading.
+            Phase::Installing { .. } | Phase::Extending { .. } | Phase::Renewing { .. } => phase,
+            Phase::Fencing { boot_id, goal, .. } if boot_id != reading.boot_id => match goal {
+                Goal::Stop => Phase::Stopped,
+                Goal::Replace { .. } => self.acquire(reading, None),
+            },
+            Phase::Fencing { .. } => phase,
+            // The high waters were proved in the old memory; the release stays right. What follows it
+            // is for the new one.
+            Phase::Releasing { ticket, goal, .. } => {
+                Phase::Releasing { boot_id: reading.boot_id, ticket, goal }
+            }
+        }
+    }
+
+    fn arrive(&mut self, boot_id: BootId) -> Phase {
+        self.act(Action::Inspect);
+        Phase::Arriving { boot_id }
+    }
+
+    /// The server is back, with the memory it had.
+    fn read_back(&mut self, held: Held, reading: Reading) -> Phase {
+        if reading.clock.boot >= held.deadline {
+            return self.replace(&held, Loss::DeadlinePassed, 0);
+        }
+        if held.installed {
+            return self.read_while_holding(held, reading);
+        }
+        if !reading.clock_good {
+            // Installing needs an anchor, so this grant cannot be used.
+            return self.replace(&held, Loss::ServerRefused, 0);
+        }
+        self.act(Action::Install { held: held.clone(), anchor: reading.clock });
+        Phase::Installing { held }
+    }
+
+    fn read_while_holding(&mut self, held: Held, reading: Reading) -> Phase {
+        if reading.clock.boot >= held.deadline {
+            return self.replace(&held, Loss::DeadlinePassed, 0);
+        }
+        if !held.published {
+            return self.extend(held, reading.clock_good.then_some(reading.clock));
+        }
+        if reading.clock.boot < held.renew_at {
+            return Phase::Holding { held };
+        }
+        let wall = reading.clock_good.then_some(reading.clock.wall);
+        let wanted = held
+            .leased
+            .iter()
+            .map(|leased| Leased {
+                worker: leased.worker,
+                window: leased.window.renewed(wall, self.timing.window_ms()),
+            })
+            .collect();
+        let ticket = self.draw_ticket();
+        self.act(Action::Renew { ticket, held: held.clone(), wanted });
+        let renew_at = reading.clock.boot.saturating_add(self.timing.jittered_period_ms(reading.random));
+        Phase::Renewing { held, ticket, asked: reading.clock, clock_good: reading.clock_good, renew_at }
+    }
+
+    fn extend(&mut self, held: Held, anchor: Option<ClockReading>) -> Phase {
+        self.act(Action::Extend { held: held.clone(), anchor });
+        Phase::Extending { held }
+    }
+
+    fn on_server_lost(&mut self, phase: Phase) -> Phase {
+        match phase {
+            Phase::Installing { held } | Phase::Holding { held } | Phase::Extending { held } => {
+                Phase::Away { held: Some(held) }
+            }
+            Phase::Renewing { held, .. } => Phase::Away { held: Some(Held { doubt: true, ..held }) },
+            Phase::Fencing { goal: Goal::Stop, .. } => Phase::Stopped,
+            Phase::Away { .. } | Phase::Releasing { .. } | Phase::Stopped => phase,
+            Phase::Arriving { .. }
+            | Phase::Probing { .. }
+            | Phase::Vacant { .. }
+            | Phase::Acquiring { .. }
+            | Phase::Fencing { .. } => Phase::Away { held: None },
+        }
+    }
+
+    fn on_stop(&mut self, phase: Phase) -> Phase {
+        match phase {
+            Phase::Installing { held }
+            | Phase::Holding { held }
+            | Phase::Renewing { held, .. }
+            | Phase::Extending { held } => self.fence(&held, Goal::Stop),
+            Phase::Fencing { boot_id, claims, .. } => Phase::Fencing { boot_id, claims, goal: Goal::Stop },
+            Phase::Releasing { boot_id, ticket, .. } => {
+                Phase::Releasing { boot_id, ticket, goal: Goal::Stop }
+            }
+            Phase::Away { held: Some(held) } => {
+                self.give_up(&held, Loss::Unreachable);
+                Phase::Stopped
+            }
+            Phase::Away { held: None }
+            | Phase::Arriving { .. }
+            | Phase::Probing { .. }
+            | Phase::Vacant { .. }
+            | Phase::Acquiring { .. }
+            | Phase::Stopped => Phase::Stopped,
+        }
+    }
+
+    fn on_server_forgot(&mut self, phase: Phase) -> Option<Phase> {
+        match phase {
+            Phase::Installing { held } | Phase::Extending { held } => {
+                self.give_up(&held, Loss::BootIdChanged);
+                self.act(Action::ReadClock);
+                Some(Phase::Away { held: None })
+            }
+            Phase::Fencing { goal: Goal::Stop, .. } => Some(Phase::Stopped),
+            Phase::Fencing { .. } => {
+                self.act(Action::ReadClock);
+                Some(Phase::Away { held: None })
+            }
+            _ => None,
+        }
+    }
+
+    fn on_inspected(&mut self, phase: Phase, claims: Vec<Claim>) -> Option<Phase> {
+        let Phase::Arriving { boot_id } = phase else { return None };
+        if claims.is_empty() {
+            return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
+        }
+        let ticket = self.draw_ticket();
+        self.act(Action::Probe { ticket });
+        Some(Phase::Probing { boot_id, claims, ticket })
+    }
+
+    fn on_probe(&mut self, phase: Phase, reached: bool) -> Option<Phase> {
+        let Phase::Probing { boot_id, claims, .. } = phase else { return None };
+        if !reached {
+            // The next reading asks again; until then the earlier daemon's lease goes on.
+            return Some(Phase::Away { held: None });
+        }
+        self.act(Action::Fence { boot_id, claims: claims.clone() });
+        Some(Phase::Fencing { boot_id, claims, goal: Goal::Replace { retry_at: self.now } })
+    }
+
+    fn on_granted(&mut self, phase: Phase, grant: Grant) -> Option<Phase> {
+        let Phase::Acquiring { boot_id, .. } = phase else { return None };
+        let deadline = self.timing.deadline(grant.reading.boot, grant.ttl_ms);
+        let held = Held {
+            boot_id: grant.boot_id,
+            token: grant.token,
+            guard: grant.guard,
+            deadline,
+            renew_at: grant.reading.boot.saturating_add(self.timing.period_ms()),
+            leased: grant.leased,
+            installed: false,
+            published: false,
+            doubt: false,
+        };
+        if grant.boot_id != boot_id || self.now >= deadline {
+            // Nothing was minted under it, and nothing may be: it expires in the store.
+            self.give_up(&held, Loss::DeadlinePassed);
+            return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
+        }
+        self.act(Action::Install { held: held.clone(), anchor: grant.reading });
+        Some(Phase::Installing { held })
+    }
+
+    fn on_grant_failed(&mut self, phase: Phase, doubt: Option<Attempt>) -> Option<Phase> {
+        let Phase::Acquiring { boot_id, .. } = phase else { return None };
+        Some(Phase::Vacant { boot_id, retry_at: self.now.saturating_add(RETRY_MS), doubt })
+    }
+
+    fn on_installed(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Installing { held } = phase else { return None };
+        self.refusals = 0;
+        Some(Phase::Holding { held: Held { installed: true, published: true, ..held } })
+    }
+
+    fn on_install_refused(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Installing { held } = phase else { return None };
+        let pause_ms = RETRY_MS << self.refusals.min(REFUSAL_DOUBLINGS_MAX);
+        self.refusals = self.refusals.saturating_add(1);
+        Some(self.replace(&held, Loss::ServerRefused, pause_ms))
+    }
+
+    fn on_renewed(
+        &mut self,
+        phase: Phase,
+        guard: Revision,
+        ttl_ms: u64,
+        leased: &[Leased],
+    ) -> Option<Phase> {
+        let Phase::Renewing { held, asked, clock_good, renew_at, .. } = phase else { return None };
+        if leased.len() != held.leased.len() {
+            return None;
+        }
+        let deadline = held.deadline.max(self.timing.deadline(asked.boot, ttl_ms));
+        let mut renewed =
+            Held { guard, deadline, renew_at, published: false, doubt: false, ..held.clone() };
+        for (mine, committed) in renewed.leased.iter_mut().zip(leased) {
+            if mine.worker != committed.worker {
+                return None;
+            }
+            mine.window.ceiling = mine.window.ceiling.max(committed.window.ceiling);
+        }
+        Some(self.extend(renewed, clock_good.then_some(asked)))
+    }
+
+    fn on_renew_failed(&mut self, phase: Phase, doubt: bool) -> Option<Phase> {
+        let Phase::Renewing { held, asked, .. } = phase else { return None };
+        let pause_ms = (self.timing.period_ms() / 4).clamp(1, 4 * RETRY_MS);
+        let renew_at = asked.boot.saturating_add(pause_ms);
+        Some(Phase::Holding { held: Held { renew_at, doubt: held.doubt || doubt, ..held } })
+    }
+
+    fn on_renew_lost(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Renewing { held, .. } = phase else { return None };
+        Some(self.replace(&held, Loss::StoreLost, 0))
+    }
+
+    fn on_extended(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Extending { held } = phase else { return None };
+        Some(Phase::Holding { held: Held { published: true, ..held } })
+    }
+
+    fn on_extend_refused(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Extending { held } = phase else { return None };
+        Some(self.replace(&held, Loss::ServerRefused, RETRY_MS))
+    }
+
+    fn on_fenced(&mut self, phase: Phase, marks: Vec<Mark>) -> Option<Phase> {
+        let Phase::Fencing { boot_id, claims, goal } = phase else { return None };
+        if !marks.iter().all(|mark| claims.contains(&mark.claim)) {
+            return None;
+        }
+        if marks.is_empty() {
+            return Some(self.reach(goal, boot_id));
+        }
+        let ticket = self.draw_ticket();
+        self.act(Action::Release { ticket, boot_id, marks });
+        Some(Phase::Releasing { boot_id, ticket, goal })
+    }
+
+    fn on_release_done(&mut self, phase: Phase) -> Option<Phase> {
+        let Phase::Releasing { boot_id, goal, .. } = phase else { return None };
+        Some(self.reach(goal, boot_id))
+    }
+}

@@ -1,0 +1,413 @@
+//! The lease store's rows as plain data, and what may be concluded from them.
+//!
+//! An answer that got lost is never guessed: the store is read again, and only what the rows say counts.
+//! A row that names this daemon's instance id was written by this daemon, since the id is random and
+//! new at every start; that is what makes the conclusions below sound.
+
+use super::token::{BootId, CellId, Claim, Epoch, EpochNonce, InstanceId, Revision, Token, WorkerId};
+use super::window::{Leased, Window};
+use crate::clock::{ClockReading, UnixMs};
+use core::fmt;
+
+/// The one row that names the cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Snowflakes are unique within one cell and one format.
+    pub cell_id: CellId,
+    /// Name of the format that worker identities mint.
+    pub worker_format: String,
+    /// Its parity names the half of the pool that may be leased.
+    pub epoch: Epoch,
+    /// Random name of the epoch.
+    pub epoch_nonce: EpochNonce,
+    /// No window begins below this.
+    pub min_floor: UnixMs,
+}
+
+impl Cell {
+    /// May this be the same store as `pinned`, seen earlier by this daemon? An epoch only ever rises,
+    /// and each has one name: anything else is another history of the store (a restore, a copy), and
+    /// must not be used before somebody has advanced the epoch.
+    pub fn follows(&self, pinned: &Self) -> Result<(), ForeignCell> {
+        if self.cell_id != pinned.cell_id {
+            return Err(ForeignCell::AnotherCell);
+        }
+        if self.epoch < pinned.epoch {
+            return Err(ForeignCell::OlderEpoch);
+        }
+        if self.epoch == pinned.epoch && self.epoch_nonce != pinned.epoch_nonce {
+            return Err(ForeignCell::AnotherHistory);
+        }
+        Ok(())
+    }
+
+    /// Is this the epoch that a token or plan belongs to?
+    #[must_use]
+    pub fn is_epoch(&self, epoch: Epoch, nonce: EpochNonce) -> bool {
+        (self.epoch, self.epoch_nonce) == (epoch, nonce)
+    }
+}
+
+/// Why a store is not the one seen earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForeignCell {
+    /// The cell has another id.
+    AnotherCell,
+    /// The epoch fell.
+    OlderEpoch,
+    /// The same epoch has another name.
+    AnotherHistory,
+}
+
+impl fmt::Display for ForeignCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AnotherCell => "the store shows another cell than before",
+            Self::OlderEpoch => "the store's epoch fell: it was restored",
+            Self::AnotherHistory => "the store's epoch has another name than before: it was restored",
+        })
+    }
+}
+
+impl core::error::Error for ForeignCell {}
+
+/// Who holds an identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The daemon's instance id.
+    pub instance: InstanceId,
+    /// Its name, for people.
+    pub name: String,
+    /// Fencing token of the grant.
+    pub token: Token,
+    /// The shared memory it was granted for.
+    pub boot_id: BootId,
+    /// By the store's clock. Only availability depends on it.
+    pub expired: bool,
+}
+
+/// One identity that was ever leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The identity.
+    pub worker: WorkerId,
+    /// Counts its grants.
+    pub generation: u64,
+    /// Highest timestamp that was ever granted.
+    pub ceiling: UnixMs,
+    /// Store revision of the last change of this row.
+    pub revision: Revision,
+    /// `None`: nobody.
+    pub holder: Option<Holder>,
+}
+
+/// The whole store, read at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The cell.
+    pub cell: Cell,
+    /// All identities that were ever leased, at most once each.
+    pub rows: Vec<Row>,
+}
+
+impl Snapshot {
+    /// The row of an identity; `None` when it was never leased.
+    #[must_use]
+    pub fn row(&self, worker: WorkerId) -> Option<&Row> {
+        self.rows.iter().find(|row| row.worker == worker)
+    }
+}
+
+/// One identity to be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedGrant {
+    /// The identity and its window.
+    pub leased: Leased,
+    /// The generation this grant will be.
+    pub generation: u64,
+    /// Revision of the row this was planned on (`None`: there was none); any other refuses the grant.
+    pub seen: Option<Revision>,
+}
+
+/// What a grant asks for: all of it, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantPlan {
+    /// The epoch it was planned in; another one refuses the grant.
+    pub epoch: Epoch,
+    /// The epoch's name, compared as well.
+    pub epoch_nonce: EpochNonce,
+    /// The shared memory it is for.
+    pub boot_id: BootId,
+    /// The identities.
+    pub grants: Vec<PlannedGrant>,
+}
+
+/// A grant that was sent: what is needed to find out later whether it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// What was asked for.
+    pub plan: GrantPlan,
+    /// The clock reading made before it was sent.
+    pub reading: ClockReading,
+}
+
+/// A grant that the store has committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The shared memory it was made for.
+    pub boot_id: BootId,
+    /// The fencing token, one for all identities of the grant.
+    pub token: Token,
+    /// Revision of the rows: guards the next renewal.
+    pub guard: Revision,
+    /// TTL that the store says it granted.
+    pub ttl_ms: u64,
+    /// The clock reading made before the request was sent.
+    pub reading: ClockReading,
+    /// The identities and their committed windows.
+    pub leased: Vec<Leased>,
+}
+
+/// Was this attempt committed? `Some` only when every row of it shows exactly what it would have
+/// written. `ttl_ms` is the TTL that was asked for (a store never grants less).
+#[must_use]
+pub fn settle_grant(
+    snapshot: &Snapshot,
+    attempt: &Attempt,
+    instance: InstanceId,
+    ttl_ms: u64,
+) -> Option<Grant> {
+    if !snapshot.cell.is_epoch(attempt.plan.epoch, attempt.plan.epoch_nonce) {
+        return None;
+    }
+    let mut made: Option<(Token, Revision)> = None;
+    for planned in &attempt.plan.grants {
+        let row = snapshot.row(planned.leased.worker)?;
+        let holder = row.holder.as_ref().filter(|holder| !holder.expired)?;
+        let mine = holder.instance == instance
+            && holder.boot_id == attempt.plan.boot_id
+            && row.generation == planned.generation
+            && row.ceiling == planned.leased.window.ceiling;
+        let same_grant = made.is_none_or(|made| made == (holder.token, row.revision));
+        if !mine || !same_grant {
+            return None;
+        }
+        made = Some((holder.token, row.revision));
+    }
+    let (token, guard) = made?;
+    Some(Grant {
+        boot_id: attempt.plan.boot_id,
+        token,
+        guard,
+        ttl_ms,
+        reading: attempt.reading,
+        leased: attempt.plan.grants.iter().map(|planned| planned.leased).collect(),
+    })
+}
+
+/// What a fresh look at the store says about a lease that this daemon believes it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Every identity is held under the token. An earlier renewal whose answer was lost may have been
+    /// committed: here are the guard and the windows as they are now. Says nothing about the deadline.
+    Mine {
+        /// Revision of the rows.
+        guard: Revision,
+        /// The committed windows.
+        leased: Vec<Leased>,
+    },
+    /// At least one identity is not.
+    Lost,
+}
+
+/// Looks a held lease up. All identities of a lease change together, so rows of differing revision
+/// cannot be the work of this daemon alone: that counts as lost.
+#[must_use]
+pub fn settle_renewal(
+    snapshot: &Snapshot,
+    instance: InstanceId,
+    boot_id: BootId,
+    token: Token,
+    leased: &[Leased],
+) -> Standing {
+    if snapshot.cell.epoch != token.epoch {
+        return Standing::Lost;
+    }
+    let mut guard: Option<Revision> = None;
+    let mut committed = Vec::with_capacity(leased.len());
+    for held in leased {
+        let Some(row) = snapshot.row(held.worker) else { return Standing::Lost };
+        let mine = row.holder.as_ref().is_some_and(|holder| {
+            holder.instance == instance
+                && holder.token == token
+                && holder.boot_id == boot_id
+                && !holder.expired
+        });
+        if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
+            return Standing::Lost;
+        }
+        guard = Some(row.revision);
+        let window = Window { floor: held.window.floor, ceiling: row.ceiling };
+        committed.push(Leased { worker: held.worker, window });
+    }
+    guard.map_or(Standing::Lost, |guard| Standing::Mine { guard, leased: committed })
+}
+
+/// Does the store still show this claim, made for this shared memory? Only then may an exact high water
+/// be written over its ceiling. Whose instance made it does not matter: a daemon that was restarted
+/// releases what the one before it left behind.
+#[must_use]
+pub fn shows_claim(snapshot: &Snapshot, claim: Claim, boot_id: BootId) -> bool {
+    snapshot
+        .row(claim.worker)
+        .and_then(|row| row.holder.as_ref())
+        .is_some_and(|holder| holder.token == claim.token && holder.boot_id == boot_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::BootMs;
+
+    const ME: InstanceId = InstanceId(7);
+    const BOOT: BootId = BootId(1);
+    const TOKEN: Token = Token { epoch: Epoch(0), revision: Revision(5) };
+
+    fn window(ceiling: u64) -> Window {
+        Window { floor: UnixMs(100), ceiling: UnixMs(ceiling) }
+    }
+
+    fn leased(worker: u16) -> Leased {
+        Leased { worker: WorkerId(worker), window: window(200) }
+    }
+
+    fn row(worker: u16) -> Row {
+        let holder =
+            Holder { instance: ME, name: "a".to_owned(), token: TOKEN, boot_id: BOOT, expired: false };
+        Row {
+            worker: WorkerId(worker),
+            generation: 3,
+            ceiling: UnixMs(200),
+            revision: Revision(5),
+            holder: Some(holder),
+        }
+    }
+
+    fn snapshot(rows: Vec<Row>) -> Snapshot {
+        let cell = Cell {
+            cell_id: CellId(1),
+            worker_format: "classic".to_owned(),
+            epoch: Epoch(0),
+            epoch_nonce: EpochNonce(1),
+            min_floor: UnixMs(0),
+        };
+        Snapshot { cell, rows }
+    }
+
+    fn attempt() -> Attempt {
+        let grants = [1, 2]
+            .map(|worker| PlannedGrant { leased: leased(worker), generation: 3, seen: None })
+            .to_vec();
+        let plan = GrantPlan { epoch: Epoch(0), epoch_nonce: EpochNonce(1), boot_id: BOOT, grants };
+        Attempt { plan, reading: ClockReading { wall: UnixMs(100), boot: BootMs(10) } }
+    }
+
+    #[test]
+    fn a_lost_grant_is_found_with_the_reading_it_was_sent_after() {
+        let grant = settle_grant(&snapshot(vec![row(1), row(2)]), &attempt(), ME, 9).unwrap();
+        assert_eq!((grant.token, grant.guard, grant.ttl_ms), (TOKEN, Revision(5), 9));
+        assert_eq!(grant.reading.boot, BootMs(10));
+    }
+
+    #[test]
+    fn a_grant_that_differs_in_anything_is_not_mine() {
+        let cases: [(&str, fn(&mut Row)); 7] = [
+            ("another generation", |row| row.generation = 4),
+            ("another ceiling", |row| row.ceiling = UnixMs(201)),
+            ("another revision than its sibling", |row| row.revision = Revision(6)),
+            ("nobody", |row| row.holder = None),
+            ("another instance", |row| holder(row).instance = InstanceId(8)),
+            ("another boot id", |row| holder(row).boot_id = BootId(2)),
+            ("expired", |row| holder(row).expired = true),
+        ];
+        for (what, change) in cases {
+            let mut other = row(2);
+            change(&mut other);
+            assert_eq!(settle_grant(&snapshot(vec![row(1), other]), &attempt(), ME, 9), None, "{what}");
+        }
+        assert_eq!(settle_grant(&snapshot(vec![row(1)]), &attempt(), ME, 9), None, "a row is missing");
+    }
+
+    #[test]
+    fn nothing_of_an_older_epoch_is_mine() {
+        let mut snapshot = snapshot(vec![row(1), row(2)]);
+        snapshot.cell.epoch = Epoch(1);
+        assert_eq!(settle_grant(&snapshot, &attempt(), ME, 9), None);
+        assert_eq!(settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)]), Standing::Lost);
+    }
+
+    #[test]
+    fn another_history_of_the_store_is_recognised() {
+        let pinned = snapshot(vec![]).cell;
+        let with = |change: fn(&mut Cell)| {
+            let mut cell = pinned.clone();
+            change(&mut cell);
+            cell.follows(&pinned)
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        assert_eq!(with(|cell| cell.cell_id = CellId(2)), Err(ForeignCell::AnotherCell));
+        assert_eq!(with(|cell| cell.epoch_nonce = EpochNonce(2)), Err(ForeignCell::AnotherHistory));
+        let advanced = with(|cell| {
+            cell.epoch = Epoch(1);
+            cell.epoch_nonce = EpochNonce(2);
+        });
+        assert_eq!(advanced, Ok(()), "an epoch that rises brings a new name");
+        assert_eq!(pinned.follows(&Cell { epoch: Epoch(1), ..pinned.clone() }), Err(ForeignCell::OlderEpoch));
+    }
+
+    fn holder(row: &mut Row) -> &mut Holder {
+        row.holder.as_mut().unwrap()
+    }
+
+    #[test]
+    fn a_lost_renewal_shows_the_committed_ceiling() {
+        let mut rows = vec![row(1), row(2)];
+        for row in &mut rows {
+            row.ceiling = UnixMs(300);
+            row.revision = Revision(9);
+        }
+        let standing = settle_renewal(&snapshot(rows), ME, BOOT, TOKEN, &[leased(1), leased(2)]);
+        let Standing::Mine { guard, leased } = standing else { panic!("{standing:?}") };
+        assert_eq!(guard, Revision(9));
+        assert_eq!(leased[1].window, window(300));
+    }
+
+    #[test]
+    fn a_lease_is_lost_when_one_identity_of_it_is() {
+        let cases: [(&str, fn(&mut Row)); 5] = [
+            ("another token", |row| holder(row).token.revision = Revision(6)),
+            ("nobody", |row| row.holder = None),
+            ("expired", |row| holder(row).expired = true),
+            ("rows that did not change together", |row| row.revision = Revision(6)),
+            ("a ceiling that fell", |row| row.ceiling = UnixMs(199)),
+        ];
+        for (what, change) in cases {
+            let mut other = row(2);
+            change(&mut other);
+            let snapshot = snapshot(vec![row(1), other]);
+            let standing = settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)]);
+            assert_eq!(standing, Standing::Lost, "{what}");
+        }
+    }
+
+    #[test]
+    fn only_the_very_token_of_the_very_memory_may_be_released() {
+        let snapshot = snapshot(vec![row(1)]);
+        let claim = Claim { worker: WorkerId(1), token: TOKEN };
+        assert!(shows_claim(&snapshot, claim, BOOT));
+        assert!(!shows_claim(&snapshot, claim, BootId(2)));
+        let other = Token { epoch: Epoch(1), ..TOKEN };
+        assert!(!shows_claim(&snapshot, Claim { token: other, ..claim }, BOOT));
+        assert!(!shows_claim(&snapshot, Claim { worker: WorkerId(2), ..claim }, BOOT));
+    }
+}

@@ -1,0 +1,31 @@
+//! Leases: who may mint which timestamps of which identity, and until when.
+//!
+//! A lease is a window on the time axis of one identity, granted by one compare-and-swap in a lease
+//! store: (identity, token, floor, ceiling). Ids carry only timestamps of a window that is committed
+//! there, and the next window of the same identity begins above the old ceiling. So uniqueness rests on
+//! the windows alone; TTLs, deadlines and clocks decide nothing but availability and order.
+//!
+//! ```text
+//!  keeper   what happened -> what to do next (one total function)
+//!  pool     which identities to ask for      window  floor and ceiling arithmetic
+//!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
+//!  token    fencing tokens and names         step    was the wall clock stepped?
+//! ```
+//!
+//! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
+
+pub mod keeper;
+pub mod ledger;
+pub mod pool;
+pub mod step;
+pub mod timing;
+pub mod token;
+pub mod window;
+
+pub use keeper::{Action, Event, IllegalTransition, State, next};
+pub use ledger::{Cell, GrantPlan, Snapshot};
+pub use pool::Memory;
+pub use step::{ClockVerdict, StepGuard};
+pub use timing::{Timing, TimingError, TimingSpec};
+pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, InstanceId, Mark, Revision, Token, WorkerId};
+pub use window::{Leased, Window};

@@ -1,0 +1,16 @@
+//! The pure rules of pg_idgen.
+//!
+//! Architecture invariants: nothing here reads a clock, does I/O, logs, blocks, or knows Postgres or
+//! tokio; nothing on the id path allocates. Time is always an argument. The extension and the daemon
+//! share these rules and nothing else but the SQL in `sql/`.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod clock;
+pub mod contract;
+pub mod format;
+pub mod lease;
+pub mod mint;
+pub mod segment;
+mod sync;
+pub mod uuidv7;

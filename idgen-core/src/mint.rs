@@ -1,0 +1,665 @@
+//! The mint word: where an identity's ids come from, and the only place where uniqueness is decided.
+//!
+//! One [`Slot`] serves one identity (a worker or a logical shard) and is three self-describing 64-bit
+//! words, each tagged with an 11-bit generation:
+//!
+//! ```text
+//! word    = generation 11 | tick 41 | sequence 12     the last id given out
+//! ceiling = generation 11 | tick 41 | 0               highest tick that may be used
+//! dead    = generation 11 | boot ms 41 | 0            CLOCK_BOOTTIME ms at which minting stops
+//! ```
+//!
+//! A *tick* is a millisecond since the epoch of the cell's format. A generation is open while ceiling and
+//! dead both carry the tag of the word. The floor needs no word of its own: [`Slot::install`] leaves
+//! `floor - 1` with a full sequence in the word, so the first id lies at the floor or above.
+//!
+//! Why no id is given out twice: an id is claimed by one successful compare-and-swap of `word`, every such
+//! swap makes `tick | sequence` strictly larger, and no value of the word ever comes back (a change of
+//! generation raises it too). A mint that sleeps between its checks and its swap therefore loses against
+//! everything that happened meanwhile: another mint, a fence, an install. Between two slots of one identity
+//! (two servers, two boots) the windows `[floor, ceiling]` of the lease store are disjoint.
+//!
+//! Limits: generations wrap after 2,048 installs; a process would have to sleep through all of them inside
+//! one swap, and would still meet a larger tick. Checked with loom in `tests/mint_loom.rs` against fence,
+//! install and extend; the layout was chosen over descriptor arrays and a seqlock, see
+//! `docs/decisions/mint-word.md`.
+
+use crate::sync::{AtomicU64, Ordering};
+
+const TICK_BITS: u32 = 41;
+const SEQ_BITS: u32 = 12;
+const GENERATION_BITS: u32 = 11;
+const _: () = assert!(TICK_BITS + SEQ_BITS + GENERATION_BITS == u64::BITS);
+
+const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
+const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
+const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+
+/// Largest tick (and boot time in ms) that a word can hold.
+pub const TICK_MAX: u64 = TICK_MASK;
+
+/// Sequence written by every change of generation. It is at or above every format's largest sequence, so
+/// the path that skips the tags (same millisecond, room left) can never pass over such a word.
+pub const SEQ_FULL: u64 = SEQ_MASK;
+
+const fn pack(generation: u64, tick: u64, seq: u64) -> u64 {
+    (generation & GENERATION_MASK) << (TICK_BITS + SEQ_BITS) | (tick & TICK_MASK) << SEQ_BITS | seq
+}
+const fn generation_of(word: u64) -> u64 {
+    word >> (TICK_BITS + SEQ_BITS)
+}
+const fn tick_of(word: u64) -> u64 {
+    word >> SEQ_BITS & TICK_MASK
+}
+const fn seq_of(word: u64) -> u64 {
+    word & SEQ_MASK
+}
+
+/// What a format and the operator allow.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Largest sequence of the format (inclusive).
+    pub seq_max: u64,
+    /// A new tick after an idle one starts its sequence at a mixed offset within this mask, so that ids made
+    /// at a low rate are not all even. At most a quarter of the sequence space for 12 bits, half for fewer
+    /// (smaller masks fail the evenness test).
+    pub seq_start_mask: u64,
+    /// How far a new tick may run ahead of the clock without waiting, in ms. Two, because a wait has a
+    /// granularity of one: with less, a full sequence would idle for the rest of its millisecond.
+    pub ahead_ms_max: u64,
+    /// How far the clock may be behind the last tick before minting is refused, in ms.
+    pub rewind_ms_max: u64,
+}
+
+impl Policy {
+    /// The policy of a format with this largest sequence.
+    #[must_use]
+    pub const fn for_seq_max(seq_max: u64, rewind_ms_max: u64) -> Self {
+        let seq_start_mask = if seq_max == SEQ_MASK { seq_max >> 2 } else { seq_max >> 1 };
+        Self { seq_max, seq_start_mask, ahead_ms_max: 2, rewind_ms_max }
+    }
+}
+
+/// Consecutive ids of one identity within one tick, claimed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Milliseconds since the format's epoch.
+    pub tick: u64,
+    /// Sequence of the first id.
+    pub seq: u64,
+    /// How many ids: sequences `seq .. seq + len`. At least one.
+    pub len: u64,
+    /// Generation that minted it.
+    pub generation: u64,
+}
+
+/// Why nothing was minted. In order of how much there is to hope for, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// No generation of this identity is open.
+    NoLease,
+    /// The lease's deadline has passed.
+    DeadlinePassed,
+    /// The next tick lies above the granted ceiling.
+    WindowUsedUp,
+    /// The clock is further behind the last tick than [`Policy::rewind_ms_max`].
+    ClockBehind {
+        /// How far, in ms.
+        behind_ms: u64,
+    },
+    /// This tick is used up; asked only when a limit was set.
+    TickFull,
+    /// The next tick is ahead of the clock: try again within a millisecond.
+    Wait,
+}
+
+/// Why a generation was not installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstallError {
+    /// The floor is not above the last tick of this slot: an older token, or a store that went back.
+    FloorNotAbove {
+        /// Last tick of the slot.
+        last_tick: u64,
+    },
+}
+
+/// What the slow path needs to know of the clocks; asked at most once per attempt, and not at all when an id
+/// falls into the millisecond of the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowClock {
+    /// `CLOCK_BOOTTIME` in ms.
+    pub boot_ms: u64,
+    /// The wall clock is believed up to this tick only (see [`crate::clock::ClockAnchor::ceiling`]).
+    pub wall_tick_max: u64,
+}
+
+/// What one session (a backend process) has to remember so that its ids rise strictly whatever happens to
+/// slots, leases and clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    tick: u64,
+    identity: u64,
+    wait_tick: u64,
+    wait_since_boot_ms: u64,
+}
+
+impl Session {
+    /// A session that has no id yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { tick: 0, identity: 0, wait_tick: 0, wait_since_boot_ms: 0 }
+    }
+
+    /// Lowest tick that keeps this session's ids rising on `identity`: ids compare by tick, then by identity,
+    /// so a lower identity needs the next tick.
+    #[inline(always)]
+    const fn floor(&self, identity: u64) -> u64 {
+        self.tick + (identity < self.identity) as u64
+    }
+
+    /// Identity of the last id of this session.
+    #[must_use]
+    pub const fn identity(&self) -> u64 {
+        self.identity
+    }
+}
+
+/// One identity's words. Alone on its cache lines: 128 bytes, because neighbours are prefetched in pairs.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    word: AtomicU64,
+    ceiling: AtomicU64,
+    dead: AtomicU64,
+}
+
+/// A slot as it stood for a moment; for views, never for decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    /// Generation of the word.
+    pub generation: u64,
+    /// Last tick.
+    pub tick: u64,
+    /// Ceiling and dead carry the word's generation.
+    pub open: bool,
+    /// Ceiling tick of the word's generation, 0 when it has none.
+    pub ceiling_tick: u64,
+    /// Deadline (boot ms) of the word's generation, 0 when it has none.
+    pub dead_boot_ms: u64,
+}
+
+/// Murmur3's finaliser: spreads neighbouring ticks over the whole word.
+const fn mix(mut x: u64) -> u64 {
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ x >> 33
+}
+
+/// What a caller asks for.
+#[derive(Clone, Copy)]
+pub struct Request<'r> {
+    /// How many ids at the most, at least 1.
+    pub n: u64,
+    /// Limits of the format and the operator.
+    pub policy: &'r Policy,
+    /// The wall clock now, in ticks.
+    pub wall_tick: u64,
+    /// Called only when the tick has to change.
+    pub slow_clock: &'r dyn Fn() -> SlowClock,
+}
+
+impl Slot {
+    /// A slot that has never been leased: generation 0, which nothing opens.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        // Tags that differ from the word's: closed from the first moment.
+        Self {
+            word: AtomicU64::new(pack(0, 0, SEQ_FULL)),
+            ceiling: AtomicU64::new(pack(GENERATION_MASK, 0, 0)),
+            dead: AtomicU64::new(pack(GENERATION_MASK, 0, 0)),
+        }
+    }
+
+    /// A slot that has never been leased (loom's atomics cannot be made in a constant).
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU64::new(pack(0, 0, SEQ_FULL)),
+            ceiling: AtomicU64::new(pack(GENERATION_MASK, 0, 0)),
+            dead: AtomicU64::new(pack(GENERATION_MASK, 0, 0)),
+        }
+    }
+
+    /// Claim consecutive ids for `session`, in a tick of at most `tick_limit`.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed then except the session's note of a wait.
+    #[inline(always)]
+    pub fn reserve(
+        &self,
+        request: &Request<'_>,
+        identity: u64,
+        session: &mut Session,
+        tick_limit: u64,
+    ) -> Result<Run, Refusal> {
+        let floor = session.floor(identity);
+        let (wall_tick, seq_max) = (request.wall_tick, request.policy.seq_max);
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let (tick, seq) = (tick_of(word), seq_of(word));
+            // The common path: one clock, one cache line, one swap. The tags need no look: they were checked
+            // when this tick was opened, and a change of generation writes a full sequence.
+            if tick == wall_tick && floor <= wall_tick && seq < seq_max {
+                let len = request.n.min(seq_max - seq);
+                if self
+                    .word
+                    .compare_exchange(word, word + len, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Ok(Run { tick, seq: seq + 1, len, generation: generation_of(word) });
+                }
+                continue;
+            }
+            if let Some(run) = self.reserve_slow(word, request, floor, session, tick_limit)? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// A tick that is not the word's own: the tags, the deadline and the ceiling decide. `None`: the word has
+    /// moved, look again.
+    #[cold]
+    #[inline(never)]
+    fn reserve_slow(
+        &self,
+        word: u64,
+        request: &Request<'_>,
+        floor: u64,
+        session: &mut Session,
+        tick_limit: u64,
+    ) -> Result<Option<Run>, Refusal> {
+        let (generation, word_tick, word_seq) = (generation_of(word), tick_of(word), seq_of(word));
+        let ceiling = self.ceiling.load(Ordering::Acquire);
+        let dead = self.dead.load(Ordering::Acquire);
+        if generation_of(ceiling) != generation || generation_of(dead) != generation {
+            return self.refuse_unless_moved(word, Refusal::NoLease);
+        }
+        let clock = (request.slow_clock)();
+        if clock.boot_ms >= tick_of(dead) {
+            return self.refuse_unless_moved(word, Refusal::DeadlinePassed);
+        }
+        let policy = request.policy;
+        let wall_tick = request.wall_tick.min(clock.wall_tick_max);
+        let base = wall_tick.max(floor).max(word_tick);
+        if base > wall_tick + policy.rewind_ms_max {
+            let behind_ms = base - wall_tick;
+            return self.refuse_unless_moved(word, Refusal::ClockBehind { behind_ms });
+        }
+        let (tick, seq) = next_position(policy, base, word_tick, word_seq);
+        if tick > tick_limit {
+            return Err(Refusal::TickFull);
+        }
+        if tick > tick_of(ceiling) {
+            return self.refuse_unless_moved(word, Refusal::WindowUsedUp);
+        }
+        // Ahead of the clock, one new tick per real millisecond: a stopped or rewound clock costs pace only.
+        if tick > wall_tick + policy.ahead_ms_max && tick > word_tick.max(session.tick) {
+            if session.wait_tick != tick {
+                session.wait_tick = tick;
+                session.wait_since_boot_ms = clock.boot_ms;
+            }
+            if clock.boot_ms <= session.wait_since_boot_ms {
+                return Err(Refusal::Wait);
+            }
+        }
+        let len = request.n.min(policy.seq_max - seq + 1);
+        let swapped = self.word.compare_exchange(
+            word,
+            pack(generation, tick, seq + len - 1),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        Ok(swapped.ok().map(|_| Run { tick, seq, len, generation }))
+    }
+
+    /// A refusal holds only if the word it was concluded from still stands.
+    fn refuse_unless_moved(&self, word: u64, refusal: Refusal) -> Result<Option<Run>, Refusal> {
+        if self.word.load(Ordering::Relaxed) == word { Err(refusal) } else { Ok(None) }
+    }
+
+    /// Close `generation` now. Returns the exact last (tick, sequence) of it, or `None` when it is not the
+    /// current one. After this returns, no id of that generation is minted.
+    pub fn fence(&self, generation: u64) -> Option<(u64, u64)> {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if generation_of(word) != generation {
+                return None;
+            }
+            let closed = pack(generation + 1, tick_of(word), SEQ_FULL);
+            if self.swap(word, closed) {
+                return Some((tick_of(word), seq_of(word)));
+            }
+        }
+    }
+
+    /// Open a new generation for ticks in `floor_tick ..= ceiling_tick` until `dead_boot_ms`, and return it.
+    ///
+    /// # Errors
+    /// [`InstallError::FloorNotAbove`]: the word never goes back.
+    pub fn install(&self, floor_tick: u64, ceiling_tick: u64, dead_boot_ms: u64) -> Result<u64, InstallError> {
+        let generation = loop {
+            let word = self.word.load(Ordering::Acquire);
+            if floor_tick <= tick_of(word) {
+                return Err(InstallError::FloorNotAbove { last_tick: tick_of(word) });
+            }
+            let generation = (generation_of(word) + 1) & GENERATION_MASK;
+            // Strictly above the old word even where only the tag would differ: no 64-bit value comes back.
+            let tick = (floor_tick - 1).max(tick_of(word) + u64::from(seq_of(word) == SEQ_FULL));
+            if self.swap(word, pack(generation, tick, SEQ_FULL)) {
+                break generation;
+            }
+        };
+        raise(&self.dead, generation, dead_boot_ms, Tag::Create);
+        // The publication: from here on the generation is open.
+        raise(&self.ceiling, generation, ceiling_tick, Tag::Create);
+        Ok(generation)
+    }
+
+    /// Raise ceiling and deadline of `generation`; never lowers either. `false`: it is not the one that is
+    /// installed, and nothing has changed.
+    pub fn extend(&self, generation: u64, ceiling_tick: u64, dead_boot_ms: u64) -> bool {
+        generation_of(self.word.load(Ordering::Acquire)) == generation
+            && raise(&self.ceiling, generation, ceiling_tick, Tag::Require)
+            && raise(&self.dead, generation, dead_boot_ms, Tag::Require)
+    }
+
+    /// The slot as it stands, for views.
+    #[must_use]
+    pub fn view(&self) -> SlotView {
+        let word = self.word.load(Ordering::Acquire);
+        let (ceiling, dead) = (self.ceiling.load(Ordering::Acquire), self.dead.load(Ordering::Acquire));
+        let generation = generation_of(word);
+        let own = |tagged| if generation_of(tagged) == generation { tick_of(tagged) } else { 0 };
+        SlotView {
+            generation,
+            tick: tick_of(word),
+            open: generation_of(ceiling) == generation && generation_of(dead) == generation,
+            ceiling_tick: own(ceiling),
+            dead_boot_ms: own(dead),
+        }
+    }
+
+    fn swap(&self, old: u64, new: u64) -> bool {
+        self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where the next run begins: this tick if it has room, else a new one.
+const fn next_position(policy: &Policy, base: u64, word_tick: u64, word_seq: u64) -> (u64, u64) {
+    if base > word_tick {
+        // After a full tick the traffic is dense and every sequence is wanted.
+        let seq = if word_seq >= policy.seq_max { 0 } else { mix(base) & policy.seq_start_mask };
+        (base, seq)
+    } else if word_seq < policy.seq_max {
+        (word_tick, word_seq + 1)
+    } else {
+        (word_tick + 1, 0)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Tag {
+    Create,
+    Require,
+}
+
+/// Raise a tagged word to (`generation`, `value`). A late writer of an older generation changes nothing.
+fn raise(tagged: &AtomicU64, generation: u64, value: u64, tag: Tag) -> bool {
+    loop {
+        let current = tagged.load(Ordering::Acquire);
+        let same = generation_of(current) == generation;
+        if same && tick_of(current) >= value {
+            return true;
+        }
+        let ahead = generation_of(current).wrapping_sub(generation) & GENERATION_MASK;
+        let newer = ahead != 0 && ahead <= GENERATION_MASK / 2;
+        if !same && (tag == Tag::Require || newer) {
+            return false;
+        }
+        let raised = pack(generation, value, 0);
+        if tagged.compare_exchange(current, raised, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return true;
+        }
+    }
+}
+
+/// The identities that a server holds, lowest first.
+pub trait Identities {
+    /// The slot of an identity.
+    fn slot(&self, identity: u64) -> &Slot;
+    /// The lowest active identity at or above `from`.
+    fn next_active(&self, from: u64) -> Option<u64>;
+}
+
+/// What [`mint`] gives: a run and the identity it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Minted {
+    /// The run.
+    pub run: Run,
+    /// The identity (worker or shard) that its ids carry.
+    pub identity: u64,
+}
+
+/// Mint as requested: from the session's own identity, in this tick from the higher ones, then
+/// in a new tick from the lowest.
+///
+/// `preferred` is where a session without ids begins; sessions should differ so that they do not contend.
+///
+/// # Errors
+/// The most hopeful [`Refusal`] of all identities.
+#[inline(always)]
+pub fn mint(
+    identities: &impl Identities,
+    request: &Request<'_>,
+    preferred: u64,
+    session: &mut Session,
+) -> Result<Minted, Refusal> {
+    let start = if session.tick == 0 { preferred } else { session.identity };
+    let Some(identity) = identities.next_active(start).or_else(|| identities.next_active(0)) else {
+        return Err(Refusal::NoLease);
+    };
+    match identities.slot(identity).reserve(request, identity, session, session.this_tick(request)) {
+        Ok(run) => Ok(session.took(run, identity)),
+        Err(refusal) => mint_elsewhere(identities, request, identity, refusal, session),
+    }
+}
+
+/// The session's own identity has nothing in this tick.
+#[cold]
+#[inline(never)]
+fn mint_elsewhere(
+    identities: &impl Identities,
+    request: &Request<'_>,
+    own: u64,
+    own_refusal: Refusal,
+    session: &mut Session,
+) -> Result<Minted, Refusal> {
+    let mut best = own_refusal;
+    for (from, tick_limit) in [(own + 1, session.this_tick(request)), (0, TICK_MAX)] {
+        let mut candidate = identities.next_active(from);
+        while let Some(identity) = candidate {
+            match identities.slot(identity).reserve(request, identity, session, tick_limit) {
+                Ok(run) => return Ok(session.took(run, identity)),
+                Err(refusal) => best = best.max(refusal),
+            }
+            candidate = identities.next_active(identity + 1);
+        }
+        if tick_limit < TICK_MAX && best == Refusal::TickFull {
+            // Full for this tick only: the second round may open the next one and gives the final word.
+            best = Refusal::NoLease;
+        }
+    }
+    Err(best)
+}
+
+impl Session {
+    /// The tick that a session may go on with without opening one ahead of both its clock and its last id.
+    #[inline(always)]
+    fn this_tick(&self, request: &Request<'_>) -> u64 {
+        request.wall_tick.max(self.tick)
+    }
+
+    #[inline(always)]
+    fn took(&mut self, run: Run, identity: u64) -> Minted {
+        self.tick = run.tick;
+        self.identity = identity;
+        Minted { run, identity }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy::for_seq_max(4095, 10_000);
+
+    fn at(boot_ms: u64) -> impl Fn() -> SlowClock {
+        move || SlowClock { boot_ms, wall_tick_max: TICK_MAX }
+    }
+
+    fn ask(n: u64, wall_tick: u64, slow_clock: &dyn Fn() -> SlowClock) -> Request<'_> {
+        Request { n, policy: &POLICY, wall_tick, slow_clock }
+    }
+
+    fn one(slot: &Slot, wall: u64, boot: u64, session: &mut Session) -> Result<Run, Refusal> {
+        slot.reserve(&ask(1, wall, &at(boot)), 7, session, TICK_MAX)
+    }
+
+    #[test]
+    fn a_new_slot_refuses() {
+        assert_eq!(one(&Slot::new(), 100, 5, &mut Session::default()), Err(Refusal::NoLease));
+    }
+
+    #[test]
+    fn the_first_id_lies_at_the_floor_or_above() {
+        let slot = Slot::new();
+        slot.install(500, 900, 100).unwrap();
+        let run = one(&slot, 499, 5, &mut Session::default()).unwrap();
+        assert_eq!(run.tick, 500);
+    }
+
+    #[test]
+    fn the_ceiling_and_the_deadline_stop_it() {
+        let slot = Slot::new();
+        slot.install(500, 510, 100).unwrap();
+        let mut session = Session::default();
+        assert_eq!(one(&slot, 511, 5, &mut session), Err(Refusal::WindowUsedUp));
+        assert_eq!(one(&slot, 505, 100, &mut session), Err(Refusal::DeadlinePassed));
+        assert!(one(&slot, 510, 99, &mut session).is_ok());
+    }
+
+    #[test]
+    fn after_a_fence_nothing_is_minted_and_the_high_water_is_exact() {
+        let slot = Slot::new();
+        let generation = slot.install(500, 900, 100).unwrap();
+        let mut session = Session::default();
+        let run = one(&slot, 600, 5, &mut session).unwrap();
+        assert_eq!(slot.fence(generation), Some((run.tick, run.seq)));
+        assert_eq!(slot.fence(generation), None);
+        assert_eq!(one(&slot, 600, 5, &mut session), Err(Refusal::NoLease));
+        assert!(!slot.extend(generation, 2_000, 2_000));
+    }
+
+    #[test]
+    fn an_install_never_goes_back() {
+        let slot = Slot::new();
+        slot.install(500, 900, 100).unwrap();
+        one(&slot, 600, 5, &mut Session::default()).unwrap();
+        assert_eq!(slot.install(600, 900, 100), Err(InstallError::FloorNotAbove { last_tick: 600 }));
+        assert!(slot.install(601, 900, 100).is_ok());
+    }
+
+    #[test]
+    fn a_late_extend_of_an_older_generation_changes_nothing() {
+        let slot = Slot::new();
+        let old = slot.install(500, 900, 100).unwrap();
+        slot.install(1_000, 1_100, 200).unwrap();
+        assert!(!slot.extend(old, 9_000, 9_000));
+        assert_eq!(one(&slot, 1_101, 150, &mut Session::default()), Err(Refusal::WindowUsedUp));
+    }
+
+    #[test]
+    fn a_wall_that_jumped_ahead_is_believed_only_up_to_the_limit() {
+        let slot = Slot::new();
+        slot.install(500, 900_000, 1_000).unwrap();
+        let mut session = Session::default();
+        let clock = || SlowClock { boot_ms: 5, wall_tick_max: 700 };
+        let run = slot.reserve(&ask(1, 800_000, &clock), 7, &mut session, TICK_MAX).unwrap();
+        assert_eq!(run.tick, 700);
+    }
+
+    #[test]
+    fn a_small_rewind_keeps_the_last_tick_and_a_large_one_refuses() {
+        let slot = Slot::new();
+        slot.install(500, 900_000, 1_000).unwrap();
+        let mut session = Session::default();
+        let first = one(&slot, 20_000, 5, &mut session).unwrap();
+        let second = one(&slot, 19_000, 5, &mut session).unwrap();
+        assert_eq!((second.tick, second.seq), (first.tick, first.seq + 1));
+        assert_eq!(one(&slot, 9_999, 5, &mut session), Err(Refusal::ClockBehind { behind_ms: 10_001 }));
+    }
+
+    struct Three([Slot; 3], u64);
+    impl Identities for Three {
+        fn slot(&self, identity: u64) -> &Slot {
+            &self.0[identity as usize]
+        }
+        fn next_active(&self, from: u64) -> Option<u64> {
+            (from..3).find(|i| self.1 >> i & 1 == 1)
+        }
+    }
+
+    #[test]
+    fn a_full_tick_moves_on_to_the_higher_slots_then_to_a_new_tick() {
+        let three = Three([Slot::new(), Slot::new(), Slot::new()], 0b101);
+        three.0[0].install(1, 10_000, 1_000).unwrap();
+        three.0[2].install(1, 10_000, 1_000).unwrap();
+        let mut session = Session::default();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let minted = mint(&three, &ask(5_000, 100, &at(5)), 0, &mut session).unwrap();
+            seen.push((minted.run.tick, minted.identity));
+        }
+        assert_eq!(seen, [(100, 0), (100, 2), (101, 0)]);
+    }
+
+    #[test]
+    fn without_any_identity_there_is_no_lease() {
+        let three = Three([Slot::new(), Slot::new(), Slot::new()], 0);
+        let refused = mint(&three, &ask(1, 100, &at(5)), 0, &mut Session::default());
+        assert_eq!(refused, Err(Refusal::NoLease));
+    }
+
+    #[test]
+    fn ahead_of_the_clock_one_new_tick_per_real_millisecond() {
+        let slot = Slot::new();
+        slot.install(1, 10_000, 1_000).unwrap();
+        let mut session = Session::default();
+        let all = |boot, session: &mut Session| slot.reserve(&ask(9_999, 100, &at(boot)), 7, session, TICK_MAX);
+        for _ in 0..3 {
+            all(5, &mut session).unwrap();
+        }
+        assert_eq!(all(5, &mut session), Err(Refusal::Wait));
+        assert_eq!(all(6, &mut session).unwrap().tick, 103);
+    }
+}

@@ -1,0 +1,28 @@
+//! Segments: dense numbers, taken from ranges that a database granted one at a time.
+//!
+//! [`buffer`] holds up to two granted ranges of one tag in shared memory, [`step`] decides how large the
+//! next one is and what a grant takes from the tag. Nothing here grants: the range is a committed row
+//! change first and in a [`Buffer`] afterwards.
+
+pub mod buffer;
+pub mod step;
+
+pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
+pub use step::{Exhausted, HARD_STEP_MAX, RANGE_TARGET_MS, grant, next_step};
+
+/// Consecutive values on the integer axis; never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The lowest value.
+    pub first: i64,
+    /// How many, from `first` upwards; at least 1.
+    pub count: u64,
+}
+
+impl Range {
+    /// The highest value. Whoever makes a `Range` sees to it that it is a value of the type.
+    #[must_use]
+    pub const fn last(self) -> i64 {
+        self.first.wrapping_add_unsigned(self.count.wrapping_sub(1))
+    }
+}

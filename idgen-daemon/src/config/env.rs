@@ -1,0 +1,61 @@
+//! Environment overrides: `IDGEND_POSTGRES__URL` is `url` of `[postgres]`.
+
+use super::RawConfig;
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+
+const PREFIX: &str = "IDGEND_";
+
+/// Drops variables that are not UTF-8; none of ours can be.
+pub(super) fn utf8((name, value): (OsString, OsString)) -> Option<(String, String)> {
+    Some((name.into_string().ok()?, value.into_string().ok()?))
+}
+
+/// Applies the overrides among `vars`, in any order.
+pub(super) fn override_with(
+    raw: &mut RawConfig,
+    vars: impl IntoIterator<Item = (String, String)>,
+) -> Result<()> {
+    for (name, value) in vars {
+        let Some(path) = name.strip_prefix(PREFIX) else { continue };
+        // Kubernetes gives every pod `IDGEND_PORT`, `IDGEND_SERVICE_HOST` and more when a service is
+        // called idgend: only names with a level, and the one key that has none, are ours.
+        if path != "NAME" && !path.contains("__") {
+            continue;
+        }
+        set(raw, path, value).map_err(|message| Error::usage(format!("environment {name}: {message}")))?;
+    }
+    Ok(())
+}
+
+fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {
+    match path {
+        "NAME" => raw.name = Some(value),
+        "POSTGRES__URL" => raw.postgres.url = Some(value),
+        "POSTGRES__CONNECT_TIMEOUT_MS" => raw.postgres.connect_timeout_ms = Some(number(&value)?),
+        "POSTGRES__POLL_MS" => raw.postgres.poll_ms = Some(number(&value)?),
+        "STORE__KIND" => raw.store.kind = Some(value),
+        "STORE__URL" => raw.store.url = Some(value),
+        "STORE__ENDPOINTS" => raw.store.endpoints = Some(list(&value)),
+        "STORE__PREFIX" => raw.store.prefix = Some(value),
+        "STORE__REQUEST_TIMEOUT_MS" => raw.store.request_timeout_ms = Some(number(&value)?),
+        "WORKERS__COUNT" => raw.workers.count = Some(number(&value)?),
+        "WORKERS__TTL_MS" => raw.workers.ttl_ms = Some(number(&value)?),
+        "WORKERS__WINDOW_MS" => raw.workers.window_ms = Some(number(&value)?),
+        "WORKERS__PERIOD_MS" => raw.workers.period_ms = Some(number(&value)?),
+        "HTTP__LISTEN" => raw.http.listen = Some(value),
+        "LOG__FORMAT" => raw.log.format = Some(value),
+        "LOG__LEVEL" => raw.log.level = Some(value),
+        _ => return Err("there is no such setting".into()),
+    }
+    Ok(())
+}
+
+fn number(value: &str) -> std::result::Result<u64, String> {
+    value.trim().parse().map_err(|_| format!("\"{value}\" is not a whole number"))
+}
+
+/// Endpoints, separated by commas.
+fn list(value: &str) -> Vec<String> {
+    value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}

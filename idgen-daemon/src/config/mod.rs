@@ -1,0 +1,338 @@
+//! The configuration: one TOML file with strict keys, and environment overrides on top.
+//!
+//! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
+//! file by itself except [`Config::load`]; tests hand both in.
+
+mod env;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+use idgen_core::lease::{Timing, TimingSpec};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use tracing::metadata::LevelFilter;
+use tracing_subscriber::filter::Targets;
+
+/// Identities per server at most: with more a single server would take more than an eighth of the half
+/// of the pool that an epoch may use.
+const COUNT_MAX: usize = 64;
+/// An etcd transaction takes 128 operations: two per identity, and one comparison for the cell.
+const COUNT_MAX_ETCD: usize = 63;
+
+/// Everything the daemon needs to know, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of this daemon, for people.
+    pub name: String,
+    /// The server that mints.
+    pub postgres: PostgresConfig,
+    /// Where leases are kept.
+    pub store: StoreConfig,
+    /// Identities per server.
+    pub workers_count: usize,
+    /// TTL, window, period and margin.
+    pub timing: Timing,
+    /// Where metrics and health are served; `None`: nowhere.
+    pub http_listen: Option<SocketAddr>,
+    /// How to log.
+    pub log: LogConfig,
+}
+
+/// The server that mints.
+#[derive(Clone, Debug)]
+pub struct PostgresConfig {
+    /// Parsed connection string; its `Debug` hides the password.
+    pub url: tokio_postgres::Config,
+    /// Limit for connecting, and for each request afterwards.
+    pub connect_timeout: Duration,
+    /// Time between two looks at the server.
+    pub poll: Duration,
+}
+
+/// Where leases are kept.
+#[derive(Clone, Debug)]
+pub enum StoreConfig {
+    /// Tables of a coordinator database.
+    Postgres {
+        /// Parsed connection string.
+        url: Box<tokio_postgres::Config>,
+        /// Limit for connecting.
+        connect_timeout: Duration,
+        /// Limit for each request.
+        request_timeout: Duration,
+    },
+    /// An etcd cluster.
+    Etcd {
+        /// Client URLs of its members.
+        endpoints: Vec<String>,
+        /// Prefix of all keys, without a slash at its end.
+        prefix: String,
+        /// Limit for connecting, and for each request.
+        request_timeout: Duration,
+    },
+}
+
+/// How to log.
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// One JSON object per line instead of text.
+    pub json: bool,
+    /// Levels, by target.
+    pub filter: Targets,
+}
+
+/// The file as written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawConfig {
+    name: Option<String>,
+    postgres: RawPostgres,
+    store: RawStore,
+    workers: RawWorkers,
+    http: RawHttp,
+    log: RawLog,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawPostgres {
+    url: Option<String>,
+    connect_timeout_ms: Option<u64>,
+    poll_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawStore {
+    kind: Option<String>,
+    url: Option<String>,
+    endpoints: Option<Vec<String>>,
+    prefix: Option<String>,
+    request_timeout_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawWorkers {
+    count: Option<u64>,
+    ttl_ms: Option<u64>,
+    window_ms: Option<u64>,
+    period_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawHttp {
+    listen: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawLog {
+    format: Option<String>,
+    level: Option<String>,
+}
+
+impl Config {
+    /// Reads a file and this process's environment.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Error::usage(format!("read {}: {error}", path.display())))?;
+        Self::parse(&path.display().to_string(), &text, std::env::vars_os().filter_map(env::utf8))
+    }
+
+    /// Parses `text`; `file` is how errors call it.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let mut raw: RawConfig =
+            toml::from_str(text).map_err(|error| Error::usage(locate(file, text, &error)))?;
+        env::override_with(&mut raw, vars)?;
+        raw.check().map_err(|message| Error::usage(format!("{file}: {message}")))
+    }
+}
+
+/// `file:line: key: message`. The line itself is not shown: it may hold a password.
+fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
+    let message = error.message();
+    let Some(span) = error.span() else { return format!("{file}: {message}") };
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = before.matches('\n').count();
+    let key = text.lines().nth(line).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+    match key.filter(|key| !message.contains(&format!("`{key}`"))) {
+        Some(key) => format!("{file}:{}: {key}: {message}", line + 1),
+        None => format!("{file}:{}: {message}", line + 1),
+    }
+}
+
+type Checked<T> = std::result::Result<T, String>;
+
+impl RawConfig {
+    fn check(self) -> Checked<Config> {
+        let url = self.postgres.url.ok_or("postgres.url is missing")?;
+        let postgres = PostgresConfig {
+            url: parse_url("postgres.url", &url)?,
+            connect_timeout: millis("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms, 3_000)?,
+            poll: millis("postgres.poll_ms", self.postgres.poll_ms, 500)?,
+        };
+        let store = self.store.check(&postgres)?;
+        let (workers_count, timing) = self.workers.check(&store)?;
+        Ok(Config {
+            name: self.name.map_or_else(host_name, Ok)?,
+            postgres,
+            store,
+            workers_count,
+            timing,
+            http_listen: self.http.check()?,
+            log: self.log.check()?,
+        })
+    }
+}
+
+impl RawStore {
+    fn check(self, postgres: &PostgresConfig) -> Checked<StoreConfig> {
+        let request_timeout = millis("store.request_timeout_ms", self.request_timeout_ms, 1_000)?;
+        match self.kind.as_deref().unwrap_or("postgres") {
+            "postgres" => {
+                for (key, given) in
+                    [("endpoints", self.endpoints.is_some()), ("prefix", self.prefix.is_some())]
+                {
+                    if given {
+                        return Err(format!("store.{key} is for kind = \"etcd\" only"));
+                    }
+                }
+                let url = match self.url {
+                    Some(url) => parse_url("store.url", &url)?,
+                    None => postgres.url.clone(),
+                };
+                let connect_timeout = postgres.connect_timeout;
+                Ok(StoreConfig::Postgres { url: Box::new(url), connect_timeout, request_timeout })
+            }
+            "etcd" => {
+                if self.url.is_some() {
+                    return Err("store.url is for kind = \"postgres\" only; etcd takes store.endpoints".into());
+                }
+                let endpoints =
+                    self.endpoints.unwrap_or_else(|| vec!["http://127.0.0.1:2379".to_owned()]);
+                check_endpoints(&endpoints)?;
+                let prefix = self.prefix.unwrap_or_else(|| "/pg_idgen/default".to_owned());
+                if !prefix.starts_with('/') || prefix.ends_with('/') {
+                    return Err(format!("store.prefix = \"{prefix}\" must begin, but not end, with a slash"));
+                }
+                Ok(StoreConfig::Etcd { endpoints, prefix, request_timeout })
+            }
+            other => Err(format!("store.kind = \"{other}\" is neither \"postgres\" nor \"etcd\"")),
+        }
+    }
+}
+
+impl RawWorkers {
+    fn check(&self, store: &StoreConfig) -> Checked<(usize, Timing)> {
+        let count_max = match store {
+            StoreConfig::Postgres { .. } => COUNT_MAX,
+            StoreConfig::Etcd { .. } => COUNT_MAX_ETCD,
+        };
+        let count = self.count.unwrap_or(2);
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|count| (1..=count_max).contains(count))
+            .ok_or_else(|| format!("workers.count = {count} is not in 1 to {count_max} for this store"))?;
+        let spec = TimingSpec {
+            ttl_ms: self.ttl_ms.unwrap_or(600_000),
+            window_ms: self.window_ms,
+            period_ms: self.period_ms,
+            margin_ms: None,
+        };
+        if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
+            return Err(format!("workers.ttl_ms = {}: etcd keeps leases by whole seconds", spec.ttl_ms));
+        }
+        let timing = Timing::new(spec).map_err(|error| format!("workers.{error}"))?;
+        Ok((count, timing))
+    }
+}
+
+impl RawHttp {
+    fn check(self) -> Checked<Option<SocketAddr>> {
+        let listen = self.listen.unwrap_or_else(|| "127.0.0.1:9187".to_owned());
+        if listen.is_empty() {
+            return Ok(None);
+        }
+        let addr = listen.parse().map_err(|_| {
+            format!("http.listen = \"{listen}\" is not an address and port such as 127.0.0.1:9187")
+        })?;
+        Ok(Some(addr))
+    }
+}
+
+impl RawLog {
+    fn check(self) -> Checked<LogConfig> {
+        let json = match self.format.as_deref().unwrap_or("human") {
+            "human" => false,
+            "json" => true,
+            other => return Err(format!("log.format = \"{other}\" is neither \"human\" nor \"json\"")),
+        };
+        let level = self.level.unwrap_or_else(|| "info".to_owned());
+        let bad = || format!("log.level = \"{level}\" is not off, error, warn, info, debug or trace");
+        let level = level.parse::<LevelFilter>().map_err(|_| bad())?;
+        // Below info the transport crates tell about every frame; they stay at info.
+        let filter = Targets::new()
+            .with_default(level.min(LevelFilter::INFO))
+            .with_target("idgen_daemon", level)
+            .with_target("idgend", level);
+        Ok(LogConfig { json, filter })
+    }
+}
+
+fn parse_url(key: &str, url: &str) -> Checked<tokio_postgres::Config> {
+    // The parser's own message may quote what it could not read, a password for instance.
+    let config: tokio_postgres::Config =
+        url.parse().map_err(|_| format!("{key} is not a libpq URL or key=value string"))?;
+    if config.get_hosts().is_empty() {
+        return Err(format!("{key} names no host"));
+    }
+    if config.get_user().is_none() {
+        return Err(format!("{key} names no user"));
+    }
+    if config.get_ssl_mode() == tokio_postgres::config::SslMode::Require {
+        return Err(format!("{key}: sslmode=require is not supported by this build; use a local socket"));
+    }
+    Ok(config)
+}
+
+fn check_endpoints(endpoints: &[String]) -> Checked<()> {
+    if endpoints.is_empty() {
+        return Err("store.endpoints is empty".into());
+    }
+    for endpoint in endpoints {
+        if endpoint.starts_with("https://") {
+            return Err(format!("store.endpoints: {endpoint}: TLS is not supported by this build"));
+        }
+        let authority = endpoint.strip_prefix("http://").unwrap_or_default();
+        if authority.is_empty() || authority.contains(['/', '@']) {
+            return Err(format!("store.endpoints: \"{endpoint}\" is not of the form http://host:port"));
+        }
+    }
+    Ok(())
+}
+
+/// 10 minutes: anything longer is a slip of the unit.
+const MILLIS_MAX: u64 = 600_000;
+
+fn millis(key: &str, given: Option<u64>, default: u64) -> Checked<Duration> {
+    let ms = given.unwrap_or(default);
+    if !(1..=MILLIS_MAX).contains(&ms) {
+        return Err(format!("{key} = {ms} is not in 1 to {MILLIS_MAX}"));
+    }
+    Ok(Duration::from_millis(ms))
+}
+
+fn host_name() -> Checked<String> {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_str().unwrap_or_default();
+    if name.is_empty() { Err("name is missing, and the host has none".into()) } else { Ok(name.to_owned()) }
+}

@@ -1,0 +1,90 @@
+//! Errors, by what the caller must do about them.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Try again later: the other side is away, busy, or in recovery.
+    Retry,
+    /// Mend the configuration or the command line.
+    Usage,
+    /// Refused for good: somebody must change the server or install another version.
+    Refused,
+    /// End the process: something failed that may not fail.
+    Runtime,
+}
+
+/// An error with a sentence for people, and where there is one, what they can do.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+}
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error without a hint.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    /// See [`ErrorKind::Retry`].
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Retry, message)
+    }
+
+    /// See [`ErrorKind::Usage`].
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, message)
+    }
+
+    /// See [`ErrorKind::Refused`].
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Refused, message)
+    }
+
+    /// See [`ErrorKind::Runtime`].
+    pub fn runtime(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Runtime, message)
+    }
+
+    /// Adds what can be done about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The exit code it ends a process with. `Retry` ends only one-shot commands.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self.kind {
+            ErrorKind::Retry | ErrorKind::Runtime => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Refused => 3,
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " (hint: {hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

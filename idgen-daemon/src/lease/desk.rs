@@ -1,0 +1,256 @@
+//! Carries the keeper's requests to the store, one at a time and without blocking it.
+//!
+//! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
+//! because the core never awaits more than its newest request.
+
+use super::store::{LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
+use futures_util::future::BoxFuture;
+use idgen_core::clock::ClockReading;
+use idgen_core::lease::keeper::{Event, Held, Ticket};
+use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
+use idgen_core::lease::pool::{PlanFor, plan_grant};
+use idgen_core::lease::{
+    BootId, Cell, InstanceId, Leased, Mark, Memory, Snapshot, Timing,
+};
+use std::future::pending;
+use std::time::Duration;
+
+/// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
+const RELEASE_TRIES: u32 = 3;
+const RELEASE_PAUSE: Duration = Duration::from_millis(200);
+
+/// A request to the store.
+#[derive(Debug)]
+pub(super) enum Request {
+    Probe { ticket: Ticket },
+    Acquire(Acquire),
+    Renew { ticket: Ticket, held: Held, wanted: Vec<Leased> },
+    Release { ticket: Ticket, boot_id: BootId, marks: Vec<Mark> },
+}
+
+/// A request for a grant, with all that the plan depends on.
+#[derive(Debug)]
+pub(super) struct Acquire {
+    pub(super) ticket: Ticket,
+    pub(super) boot_id: BootId,
+    pub(super) reading: ClockReading,
+    pub(super) doubt: Option<Attempt>,
+    pub(super) memory: Memory,
+    pub(super) count: usize,
+    pub(super) random: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// For the core.
+    pub(super) event: Event,
+    /// For the log.
+    pub(super) trouble: Option<StoreError>,
+    /// Windows that were committed, or may have been.
+    pub(super) asked: Vec<Leased>,
+    /// Marks that the store took.
+    pub(super) released: Vec<Mark>,
+}
+
+impl Answer {
+    fn of(event: Event) -> Self {
+        Self { event, trouble: None, asked: Vec::new(), released: Vec::new() }
+    }
+
+    fn failed(event: Event, trouble: StoreError) -> Self {
+        Self { trouble: Some(trouble), ..Self::of(event) }
+    }
+}
+
+/// The store, and what is known of it.
+struct Clerk<S> {
+    store: S,
+    instance: InstanceId,
+    timing: Timing,
+    cell: Option<Cell>,
+}
+
+type Running<S> = BoxFuture<'static, (Clerk<S>, Answer)>;
+
+/// See the module.
+pub(super) struct Desk<S> {
+    idle: Option<Clerk<S>>,
+    running: Option<Running<S>>,
+    waiting: Option<Request>,
+    cell: Option<Cell>,
+}
+
+impl<S: LeaseStore> Desk<S> {
+    pub(super) fn new(store: S, instance: InstanceId, timing: Timing) -> Self {
+        let clerk = Clerk { store, instance, timing, cell: None };
+        Self { idle: Some(clerk), running: None, waiting: None, cell: None }
+    }
+
+    /// The cell, once the store has been read.
+    pub(super) fn cell(&self) -> Option<&Cell> {
+        self.cell.as_ref()
+    }
+
+    pub(super) fn submit(&mut self, request: Request) {
+        match self.idle.take() {
+            Some(clerk) => self.running = Some(Box::pin(clerk.handle(request))),
+            None => self.waiting = Some(request),
+        }
+    }
+
+    /// The next answer; never comes when nothing runs. May be dropped and called again.
+    pub(super) async fn answer(&mut self) -> Answer {
+        let Some(running) = &mut self.running else { return pending().await };
+        let (clerk, answer) = running.await;
+        self.running = None;
+        self.cell.clone_from(&clerk.cell);
+        self.idle = Some(clerk);
+        if let Some(request) = self.waiting.take() {
+            self.submit(request);
+        }
+        answer
+    }
+}
+
+impl<S: LeaseStore> Clerk<S> {
+    async fn handle(mut self, request: Request) -> (Self, Answer) {
+        let answer = match request {
+            Request::Probe { ticket } => match self.read().await {
+                Ok(_) => Answer::of(Event::Probed { ticket }),
+                Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
+            },
+            Request::Acquire(acquire) => self.acquire(acquire).await,
+            Request::Renew { ticket, held, wanted } => self.renew(ticket, &held, wanted).await,
+            Request::Release { ticket, boot_id, marks } => self.release(ticket, boot_id, &marks).await,
+        };
+        (self, answer)
+    }
+
+    /// Reads, and refuses another history of the store.
+    async fn read(&mut self) -> Result<Snapshot, StoreError> {
+        let snapshot = self.store.read().await?;
+        if let Some(pinned) = &self.cell {
+            snapshot
+                .cell
+                .follows(pinned)
+                .map_err(|error| StoreError::new(StoreErrorKind::Sealed, format!("sealed: {error}")))?;
+        }
+        self.cell = Some(snapshot.cell.clone());
+        Ok(snapshot)
+    }
+
+    async fn acquire(&mut self, acquire: Acquire) -> Answer {
+        let Acquire { ticket, boot_id, reading, doubt, memory, count, random } = acquire;
+        let snapshot = match self.read().await {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt }, error),
+        };
+        if let Some(attempt) = &doubt
+            && let Some(grant) = settle_grant(&snapshot, attempt, self.instance, self.timing.ttl_ms())
+        {
+            tracing::info!(token = %grant.token, "found the grant whose answer was lost");
+            return Answer::of(Event::Granted { ticket, grant });
+        }
+        let wanted = PlanFor { boot_id, wall: reading.wall, count, random };
+        let plan = match plan_grant(&snapshot, &memory, &self.timing, wanted) {
+            Ok(plan) => plan,
+            Err(error) => {
+                let trouble = StoreError::new(StoreErrorKind::Denied, error.to_string());
+                return Answer::failed(Event::GrantFailed { ticket, doubt: None }, trouble);
+            }
+        };
+        let asked: Vec<Leased> = plan.grants.iter().map(|planned| planned.leased).collect();
+        match self.store.grant(&plan).await {
+            Ok(committed) => {
+                let grant = Grant {
+                    boot_id,
+                    token: token_of(plan.epoch, committed),
+                    guard: committed.revision,
+                    ttl_ms: committed.ttl_ms,
+                    reading,
+                    leased: asked.clone(),
+                };
+                Answer { asked, ..Answer::of(Event::Granted { ticket, grant }) }
+            }
+            Err(error) if error.kind == StoreErrorKind::Unknown => {
+                let doubt = Some(Attempt { plan, reading });
+                Answer { asked, ..Answer::failed(Event::GrantFailed { ticket, doubt }, error) }
+            }
+            Err(error) => Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
+        }
+    }
+
+    async fn renew(&mut self, ticket: Ticket, held: &Held, wanted: Vec<Leased>) -> Answer {
+        let Some(cell) = &self.cell else {
+            let trouble = StoreError::new(StoreErrorKind::Unreachable, "the store was never read");
+            return Answer::failed(Event::RenewFailed { ticket, doubt: true }, trouble);
+        };
+        let mut renewal = Renewal {
+            epoch_nonce: cell.epoch_nonce,
+            boot_id: held.boot_id,
+            token: held.token,
+            guard: held.guard,
+            leased: wanted,
+        };
+        let asked = renewal.leased.clone();
+        let result = self.renew_settled(held, &mut renewal).await;
+        let answer = match result {
+            Ok(Some(committed)) => Answer::of(Event::Renewed {
+                ticket,
+                guard: committed.revision,
+                ttl_ms: committed.ttl_ms,
+                leased: renewal.leased,
+            }),
+            Ok(None) => Answer::of(Event::RenewLost { ticket }),
+            Err(error) => {
+                let doubt = error.kind != StoreErrorKind::Unreachable;
+                Answer::failed(Event::RenewFailed { ticket, doubt }, error)
+            }
+        };
+        Answer { asked, ..answer }
+    }
+
+    /// Renews; looks first (or after a conflict) whether the guard is still right. `None`: lost.
+    async fn renew_settled(
+        &mut self,
+        held: &Held,
+        renewal: &mut Renewal,
+    ) -> Result<Option<super::Committed>, StoreError> {
+        if !held.doubt {
+            match self.store.renew(renewal).await {
+                Ok(committed) => return Ok(Some(committed)),
+                Err(error) if error.kind == StoreErrorKind::Conflict => {
+                    tracing::debug!("renewal conflicts: {error}");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let snapshot = self.read().await?;
+        let standing =
+            settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
+        let Standing::Mine { guard, leased } = standing else { return Ok(None) };
+        renewal.guard = guard;
+        for (wanted, committed) in renewal.leased.iter_mut().zip(leased) {
+            wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
+        }
+        self.store.renew(renewal).await.map(Some)
+    }
+
+    async fn release(&mut self, ticket: Ticket, boot_id: BootId, marks: &[Mark]) -> Answer {
+        let mut tries = 1;
+        loop {
+            match self.store.release(boot_id, marks).await {
+                Ok(released) => {
+                    return Answer { released, ..Answer::of(Event::Released { ticket }) };
+                }
+                Err(error) if tries < RELEASE_TRIES && error.kind != StoreErrorKind::Sealed => {
+                    tracing::debug!("release fails, try {tries}: {error}");
+                    tries += 1;
+                    tokio::time::sleep(RELEASE_PAUSE).await;
+                }
+                Err(error) => return Answer::failed(Event::ReleaseFailed { ticket }, error),
+            }
+        }
+    }
+}

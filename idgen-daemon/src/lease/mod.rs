@@ -1,0 +1,18 @@
+//! Keeping a lease: the shell around `idgen_core::lease`.
+//!
+//! [`Keeper`] talks to the server that mints and asks the core what to do; its [`desk`](self) carries
+//! one request at a time to the [`LeaseStore`], so that a slow store never delays a look at the server.
+
+mod complaint;
+mod desk;
+mod keeper;
+mod report;
+mod store;
+mod store_etcd;
+mod store_postgres;
+
+pub use keeper::{Keeper, KeeperConfig};
+pub use report::Report;
+pub use store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+pub use store_etcd::{EtcdConfig, EtcdStore};
+pub use store_postgres::{PostgresStore, PostgresStoreConfig};

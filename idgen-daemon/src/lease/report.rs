@@ -1,0 +1,146 @@
+//! What the keeper tells the rest of the daemon about itself.
+
+use idgen_core::clock::{BootMs, ClockReading, UnixMs};
+use idgen_core::lease::{Token, keeper::Held};
+use std::time::{Duration, Instant};
+
+/// One look at the keeper.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its phase.
+    pub phase: &'static str,
+    /// Identities wanted.
+    pub wanted: usize,
+    /// Time between renewals.
+    pub period: Duration,
+    /// The lease that the server mints from.
+    pub lease: Option<LeaseReport>,
+    /// The last reading of the server's clocks, and when it was made by ours.
+    pub reading: Option<(ClockReading, Instant)>,
+    /// The server answers.
+    pub server_up: bool,
+    /// What is wrong.
+    pub trouble: Option<String>,
+}
+
+/// An installed lease.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseReport {
+    /// Its token.
+    pub token: Token,
+    /// Identities that are open.
+    pub open: usize,
+    /// When minting stops.
+    pub deadline: BootMs,
+    /// The lowest ceiling.
+    pub ceiling: UnixMs,
+}
+
+impl LeaseReport {
+    pub(super) fn of(held: &Held) -> Self {
+        let ceilings = held.leased.iter().map(|leased| leased.window.ceiling);
+        Self {
+            token: held.token,
+            open: held.leased.len(),
+            deadline: held.deadline,
+            ceiling: ceilings.min().unwrap_or_default(),
+        }
+    }
+}
+
+impl Report {
+    /// Before anything has happened.
+    pub fn starting(wanted: usize, period: Duration) -> Self {
+        Self {
+            phase: "away",
+            wanted,
+            period,
+            lease: None,
+            reading: None,
+            server_up: false,
+            trouble: None,
+        }
+    }
+
+    /// Time until minting stops; zero when it has.
+    pub fn to_deadline(&self, now: Instant) -> Option<Duration> {
+        let (lease, (clock, at)) = (self.lease?, self.reading?);
+        let left = Duration::from_millis(lease.deadline.since(clock.boot));
+        Some(left.saturating_sub(now.saturating_duration_since(at)))
+    }
+
+    /// How far the ceiling reaches beyond the wall clock, in ms; negative when the clock has passed it.
+    pub fn ceiling_lead_ms(&self, now: Instant) -> Option<i64> {
+        let (lease, (clock, at)) = (self.lease?, self.reading?);
+        let elapsed = i128::try_from(now.saturating_duration_since(at).as_millis()).ok()?;
+        let lead = i128::from(lease.ceiling.0) - i128::from(clock.wall.0) - elapsed;
+        i64::try_from(lead).ok()
+    }
+
+    /// Can the server mint, and will it go on? The error says why not.
+    pub fn readiness(&self, now: Instant) -> Result<(), String> {
+        let because = |what: String| match &self.trouble {
+            Some(trouble) => format!("{what}: {trouble}"),
+            None => what,
+        };
+        if !self.server_up {
+            return Err(because("no contact with the postgres server".to_owned()));
+        }
+        let Some(left) = self.to_deadline(now) else {
+            return Err(because(format!("no lease is installed ({})", self.phase)));
+        };
+        let open = self.lease.map_or(0, |lease| lease.open);
+        if open < self.wanted {
+            return Err(because(format!("{open} of {} identities are open", self.wanted)));
+        }
+        if left <= self.period {
+            return Err(because(format!("the lease ends in {} ms", left.as_millis())));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use idgen_core::lease::{Epoch, Revision};
+
+    fn report(at: Instant) -> Report {
+        let token = Token { epoch: Epoch(0), revision: Revision(1) };
+        Report {
+            lease: Some(LeaseReport {
+                token,
+                open: 2,
+                deadline: BootMs(50_000),
+                ceiling: UnixMs(1_040_000),
+            }),
+            reading: Some((ClockReading { wall: UnixMs(1_000_000), boot: BootMs(10_000) }, at)),
+            server_up: true,
+            ..Report::starting(2, Duration::from_secs(10))
+        }
+    }
+
+    #[test]
+    fn time_goes_on_between_two_readings() {
+        let at = Instant::now();
+        let later = at + Duration::from_secs(15);
+        assert_eq!(report(at).to_deadline(later), Some(Duration::from_secs(25)));
+        assert_eq!(report(at).ceiling_lead_ms(later), Some(25_000));
+        assert_eq!(report(at).ceiling_lead_ms(at + Duration::from_secs(41)), Some(-1_000));
+        assert_eq!(report(at).to_deadline(at + Duration::from_secs(41)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn ready_means_every_identity_open_and_more_than_a_period_left() {
+        let at = Instant::now();
+        assert_eq!(report(at).readiness(at + Duration::from_millis(29_999)), Ok(()));
+        let late = report(at).readiness(at + Duration::from_secs(30)).unwrap_err();
+        assert_eq!(late, "the lease ends in 10000 ms");
+        let few = Report { wanted: 3, ..report(at) }.readiness(at).unwrap_err();
+        assert_eq!(few, "2 of 3 identities are open");
+        let trouble = Some("store away".to_owned());
+        let none = Report { lease: None, trouble, ..report(at) }.readiness(at).unwrap_err();
+        assert_eq!(none, "no lease is installed (away): store away");
+        assert!(Report { server_up: false, ..report(at) }.readiness(at).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! What a lease store must be able to do.
+
+use idgen_core::lease::{
+    BootId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot, Token,
+};
+use std::fmt;
+use std::future::Future;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct HolderName {
+    /// Random, new at every start of the daemon: what the store's rows are compared with.
+    pub instance: InstanceId,
+    /// For people.
+    pub name: String,
+}
+
+/// Windows to commit for a lease that is held: all of them, or nothing.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    /// Name of the token's epoch.
+    pub epoch_nonce: EpochNonce,
+    /// The shared memory the lease was granted for.
+    pub boot_id: BootId,
+    /// Its token.
+    pub token: Token,
+    /// Revision that its rows must have.
+    pub guard: Revision,
+    /// The windows.
+    pub leased: Vec<Leased>,
+}
+
+/// A grant or renewal that is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Revision of the rows; of a grant it is also the second part of the token.
+    pub revision: Revision,
+    /// How long the store keeps the lease.
+    pub ttl_ms: u64,
+}
+
+/// What is known after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreErrorKind {
+    /// Nothing was done; try again.
+    Unreachable,
+    /// It may have been done: read before anything else.
+    Unknown,
+    /// Nothing was done, because the rows are not as expected: read again.
+    Conflict,
+    /// The store is not the one that it was, or was sealed: nothing is granted or renewed.
+    Sealed,
+    /// Nothing was done, and trying again will not help until somebody changes the store.
+    Denied,
+}
+
+impl StoreErrorKind {
+    /// As metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "store_unreachable",
+            Self::Unknown => "store_unknown",
+            Self::Conflict => "store_conflict",
+            Self::Sealed => "store_sealed",
+            Self::Denied => "store_denied",
+        }
+    }
+}
+
+/// An error of a lease store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError {
+    /// What is known afterwards.
+    pub kind: StoreErrorKind,
+    /// For people.
+    pub message: String,
+}
+
+impl StoreError {
+    /// An error of this kind.
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// A lease store: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
+/// the core on a [`Snapshot`], and each write names what it was planned on.
+pub trait LeaseStore: Send + 'static {
+    /// The cell and all rows at one moment, not older than any write that was answered before. Makes
+    /// the cell when the store is new.
+    fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
+
+    /// Grants what was planned if every row is still as it was seen and has no holder (or one that has
+    /// expired by the store's clock), else `Conflict`.
+    fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+
+    /// Commits the windows and a new TTL if every identity is held under the token, has not expired,
+    /// and its row has the guard's revision, else `Conflict`.
+    fn renew(&mut self, renewal: &Renewal)
+    -> impl Future<Output = Result<Committed, StoreError>> + Send;
+
+    /// Gives identities back with their exact high waters. Those that the store does not show under
+    /// this token and boot id any more are left alone; the others are returned.
+    fn release(
+        &mut self,
+        boot_id: BootId,
+        marks: &[Mark],
+    ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
+}
+
+/// `token` as a grant at `revision` of `epoch` gives it.
+pub(super) fn token_of(epoch: Epoch, committed: Committed) -> Token {
+    Token { epoch, revision: committed.revision }
+}

@@ -1,0 +1,335 @@
+//! The control functions of the extension (`sql/10-control.sql`), and nothing else.
+
+use super::session::{PgError, Session, describe};
+use crate::config::PostgresConfig;
+use crate::error::{Error, Result};
+use idgen_core::clock::{BootMs, ClockReading, UnixMs};
+use idgen_core::contract::CONTRACT_VERSION;
+use idgen_core::lease::keeper::Held;
+use idgen_core::lease::{BootId, Cell, Claim, Epoch, Mark, Revision, Token, WorkerId};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+/// Key of the advisory lock that keeps a second daemon away: "idgend" in ASCII.
+const LOCK_KEY: i64 = 0x6964_6765_6e64;
+
+/// Majors that the extension is built for.
+const MAJORS: std::ops::RangeInclusive<i32> = 15..=18;
+
+/// What `idgen.server_clock()` says.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerClock {
+    /// The life of the shared memory.
+    pub boot_id: BootId,
+    /// Both clocks.
+    pub clock: ClockReading,
+    /// The cell that was installed from; `None` before the first install.
+    pub cell_id: Option<Uuid>,
+}
+
+/// An identity in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenSlot {
+    /// Identity and token.
+    pub claim: Claim,
+    /// It is not fenced.
+    pub open: bool,
+    /// Nothing above this was or will be minted.
+    pub bound: UnixMs,
+}
+
+/// What became of an install or extension.
+#[derive(Debug)]
+pub enum InstallOutcome {
+    /// All identities are as asked.
+    Done,
+    /// At least one is not; the text is for people.
+    Refused(String),
+    /// The server has another boot id.
+    Forgot,
+}
+
+/// The session with the server that mints.
+pub struct Control {
+    session: Session,
+}
+
+impl Control {
+    /// Connects, and makes sure that this is a server to work with and that no other daemon does.
+    pub async fn open(config: &PostgresConfig) -> Result<Self> {
+        let session = Session::open(&config.url, "idgend", config.connect_timeout, config.connect_timeout)
+            .await
+            .map_err(|error| {
+                Error::retry(format!("connect to postgres at {}: {error}", describe(&config.url)))
+            })?;
+        let row = session
+            .row(
+                "SELECT current_setting('server_version_num')::int4, current_database()::text, \
+                        pg_try_advisory_lock($1)",
+                &[&LOCK_KEY],
+            )
+            .await
+            .map_err(|error| Error::retry(format!("look at the server: {error}")))?;
+        check_major(column(&row, 0)?)?;
+        if !column::<bool>(&row, 2)? {
+            let database: String = column(&row, 1)?;
+            return Err(Error::retry(format!(
+                "busy: another idgend serves this postgres server (advisory lock {LOCK_KEY} in database \
+                 \"{database}\" is taken)"
+            )));
+        }
+        Ok(Self { session })
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&mut self) {
+        self.session.closed().await;
+    }
+
+    /// Boot id and clocks. `Retry` errors mean that the server cannot be used now.
+    pub async fn server_clock(&self) -> Result<ServerClock> {
+        let row = self
+            .session
+            .row(
+                "SELECT boot_id, boottime_ms, wall_ms, in_recovery, cell_id, extension_version, \
+                        contract_version FROM idgen.server_clock()",
+                &[],
+            )
+            .await
+            .map_err(explain)?;
+        let (theirs, version): (i32, String) = (column(&row, 6)?, column(&row, 5)?);
+        if theirs != CONTRACT_VERSION {
+            return Err(Error::refused(format!(
+                "the extension {version} speaks contract version {theirs}, idgend {} speaks {}",
+                env!("CARGO_PKG_VERSION"),
+                CONTRACT_VERSION
+            ))
+            .with_hint("install the idgend and the pg_idgen of one release, and restart postgres"));
+        }
+        if column::<bool>(&row, 3)? {
+            return Err(Error::retry("the server is in recovery; a standby mints nothing"));
+        }
+        Ok(ServerClock {
+            boot_id: BootId(column::<Uuid>(&row, 0)?.as_u128()),
+            clock: ClockReading {
+                wall: UnixMs(unsigned(column(&row, 2)?)?),
+                boot: BootMs(unsigned(column(&row, 1)?)?),
+            },
+            cell_id: column(&row, 4)?,
+        })
+    }
+
+    /// Every worker identity that shared memory knows of.
+    pub async fn slots(&self) -> Result<Vec<OpenSlot>> {
+        let rows = self
+            .session
+            .rows(
+                "SELECT identity, token_epoch, token_revision, state, last_ms, ceiling_ms \
+                   FROM idgen.slot_states() WHERE kind = 'worker' ORDER BY identity",
+                &[],
+            )
+            .await
+            .map_err(explain)?;
+        rows.iter()
+            .map(|row| {
+                let state: String = column(row, 3)?;
+                let open = state != "fenced";
+                let bound = if open { column(row, 5)? } else { column(row, 4)? };
+                let claim = Claim {
+                    worker: worker(column(row, 0)?)?,
+                    token: Token {
+                        epoch: Epoch(unsigned(column(row, 1)?)?),
+                        revision: Revision(unsigned(column(row, 2)?)?),
+                    },
+                };
+                Ok(OpenSlot { claim, open, bound: UnixMs(unsigned(bound)?) })
+            })
+            .collect()
+    }
+
+    /// Opens every identity of the lease.
+    pub async fn install(
+        &self,
+        held: &Held,
+        cell: &Cell,
+        anchor: ClockReading,
+    ) -> Result<InstallOutcome> {
+        let lease = LeaseArgs::new(held)?;
+        let answer = self
+            .session
+            .row(
+                "SELECT coalesce(bool_and(idgen.install_lease($1, $2, $3, $4, 'worker', l.identity, $5, $6, \
+                        l.floor_ms, l.ceiling_ms, $7, $8, $9) IS NOT NULL), false) \
+                   FROM unnest($10::int4[], $11::int8[], $12::int8[]) AS l(identity, floor_ms, ceiling_ms)",
+                &[
+                    &CONTRACT_VERSION,
+                    &lease.boot_id,
+                    &Uuid::from_u128(cell.cell_id.0),
+                    &cell.worker_format,
+                    &lease.epoch,
+                    &lease.revision,
+                    &lease.deadline_ms,
+                    &signed(anchor.wall.0)?,
+                    &signed(anchor.boot.0)?,
+                    &lease.identities,
+                    &lease.floors_ms,
+                    &lease.ceilings_ms,
+                ],
+            )
+            .await;
+        outcome(answer)
+    }
+
+    /// Raises ceilings and deadline of every identity of the lease.
+    pub async fn extend(&self, held: &Held, anchor: Option<ClockReading>) -> Result<InstallOutcome> {
+        let lease = LeaseArgs::new(held)?;
+        let wall_ms = anchor.map(|anchor| signed(anchor.wall.0)).transpose()?;
+        let boottime_ms = anchor.map(|anchor| signed(anchor.boot.0)).transpose()?;
+        let answer = self
+            .session
+            .row(
+                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, 'worker', l.identity, $3, $4, \
+                        l.ceiling_ms, $5, $6, $7)), false) \
+                   FROM unnest($8::int4[], $9::int8[]) AS l(identity, ceiling_ms)",
+                &[
+                    &CONTRACT_VERSION,
+                    &lease.boot_id,
+                    &lease.epoch,
+                    &lease.revision,
+                    &lease.deadline_ms,
+                    &wall_ms,
+                    &boottime_ms,
+                    &lease.identities,
+                    &lease.ceilings_ms,
+                ],
+            )
+            .await;
+        outcome(answer)
+    }
+
+    /// Closes claims. `None`: the server has another boot id. Claims that are not the latest of their
+    /// identity get no mark.
+    pub async fn fence(&self, boot_id: BootId, claims: &[Claim]) -> Result<Option<Vec<Mark>>> {
+        let boot_id = Uuid::from_u128(boot_id.0);
+        let identities: Vec<i32> = claims.iter().map(|claim| i32::from(claim.worker.0)).collect();
+        let epochs = claims.iter().map(|claim| signed(claim.token.epoch.0)).collect::<Result<Vec<_>>>()?;
+        let revisions =
+            claims.iter().map(|claim| signed(claim.token.revision.0)).collect::<Result<Vec<_>>>()?;
+        let params: [&(dyn ToSql + Sync); 4] = [&boot_id, &identities, &epochs, &revisions];
+        let answer = self
+            .session
+            .rows(
+                "SELECT c.n, idgen.fence_lease($1, 'worker', c.identity, c.epoch, c.revision) \
+                   FROM unnest($2::int4[], $3::int8[], $4::int8[]) \
+                        WITH ORDINALITY AS c(identity, epoch, revision, n)",
+                &params,
+            )
+            .await;
+        let rows = match answer {
+            Ok(rows) => rows,
+            Err(error) if error.sqlstate() == Some("IG101") => return Ok(None),
+            Err(error) => return Err(explain(error)),
+        };
+        let mut marks = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (ordinal, last): (i64, Option<i64>) = (column(row, 0)?, column(row, 1)?);
+            let claim = usize::try_from(ordinal - 1).ok().and_then(|index| claims.get(index));
+            if let (Some(last), Some(claim)) = (last, claim) {
+                marks.push(Mark { claim: *claim, last: UnixMs(unsigned(last)?) });
+            }
+        }
+        Ok(Some(marks))
+    }
+}
+
+/// A lease as SQL parameters.
+struct LeaseArgs {
+    boot_id: Uuid,
+    epoch: i64,
+    revision: i64,
+    deadline_ms: i64,
+    identities: Vec<i32>,
+    floors_ms: Vec<i64>,
+    ceilings_ms: Vec<i64>,
+}
+
+impl LeaseArgs {
+    fn new(held: &Held) -> Result<Self> {
+        let windows = || held.leased.iter().map(|leased| leased.window);
+        Ok(Self {
+            boot_id: Uuid::from_u128(held.boot_id.0),
+            epoch: signed(held.token.epoch.0)?,
+            revision: signed(held.token.revision.0)?,
+            deadline_ms: signed(held.deadline.0)?,
+            identities: held.leased.iter().map(|leased| i32::from(leased.worker.0)).collect(),
+            floors_ms: windows().map(|window| signed(window.floor.0)).collect::<Result<_>>()?,
+            ceilings_ms: windows().map(|window| signed(window.ceiling.0)).collect::<Result<_>>()?,
+        })
+    }
+}
+
+fn check_major(version_num: i32) -> Result<()> {
+    let major = version_num / 10_000;
+    if MAJORS.contains(&major) {
+        return Ok(());
+    }
+    Err(Error::refused(format!(
+        "postgres {major} is not supported; idgend works with {} to {}",
+        MAJORS.start(),
+        MAJORS.end()
+    )))
+}
+
+fn outcome(answer: std::result::Result<tokio_postgres::Row, PgError>) -> Result<InstallOutcome> {
+    let error = match answer {
+        Ok(row) if column::<bool>(&row, 0)? => return Ok(InstallOutcome::Done),
+        Ok(_) => {
+            return Ok(InstallOutcome::Refused("the token is not the open one in shared memory".to_owned()));
+        }
+        Err(error) => error,
+    };
+    match error.sqlstate() {
+        Some("IG101") => Ok(InstallOutcome::Forgot),
+        Some("IG102" | "IG103" | "IG104") => Ok(InstallOutcome::Refused(error.to_string())),
+        _ => Err(explain(error)),
+    }
+}
+
+/// Which errors end the daemon, and which it waits out.
+fn explain(error: PgError) -> Error {
+    let text = error.to_string();
+    match error.sqlstate() {
+        // Undefined function, schema, table or column.
+        Some("42883" | "3F000" | "42P01" | "42703") => {
+            Error::refused(format!("the database has no usable pg_idgen extension: {text}"))
+                .with_hint("run CREATE EXTENSION pg_idgen in the database that idgend connects to")
+        }
+        Some("IG011") => Error::refused(format!("the extension is not preloaded: {text}"))
+            .with_hint("set shared_preload_libraries = 'pg_idgen' in postgresql.conf and restart postgres"),
+        Some("IG105" | "IG106" | "IG009") => Error::refused(text),
+        Some("42501") => Error::retry(text)
+            .with_hint("as a superuser, run SELECT idgen.grant_daemon('ROLE') for the role of idgend"),
+        _ => Error::retry(text),
+    }
+}
+
+fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
+    row: &'r tokio_postgres::Row,
+    index: usize,
+) -> Result<T> {
+    row.try_get(index).map_err(|error| Error::runtime(format!("read column {index}: {error}")))
+}
+
+fn unsigned(value: i64) -> Result<u64> {
+    u64::try_from(value).map_err(|_| Error::runtime(format!("{value} is negative")))
+}
+
+fn signed(value: u64) -> Result<i64> {
+    i64::try_from(value).map_err(|_| Error::runtime(format!("{value} does not fit into bigint")))
+}
+
+fn worker(identity: i32) -> Result<WorkerId> {
+    u16::try_from(identity)
+        .map(WorkerId)
+        .map_err(|_| Error::runtime(format!("{identity} is no worker identity")))
+}

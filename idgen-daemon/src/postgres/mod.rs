@@ -1,0 +1,7 @@
+//! Connections to Postgres: everything has a limit, and every session has the same settings.
+
+mod control;
+mod session;
+
+pub use control::{Control, InstallOutcome, OpenSlot, ServerClock};
+pub use session::{PgError, Session, describe};

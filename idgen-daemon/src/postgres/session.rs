@@ -1,0 +1,226 @@
+//! One session, and the errors it can end in.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+
+/// What went wrong, by what is known afterwards.
+#[derive(Debug)]
+pub enum PgError {
+    /// No connection, or it broke: what was asked for may or may not have been done.
+    Lost(String),
+    /// No answer within the limit; the connection is closed for it.
+    Timeout(Duration),
+    /// The server refused: nothing was done.
+    Refused {
+        /// Five characters.
+        sqlstate: SqlState,
+        /// Message, and the hint where there is one.
+        message: String,
+    },
+    /// The server answered something that cannot be.
+    Malformed(String),
+}
+
+impl fmt::Display for PgError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(message) | Self::Malformed(message) => f.write_str(message),
+            Self::Timeout(limit) => write!(f, "no answer within {} ms", limit.as_millis()),
+            Self::Refused { sqlstate, message } => write!(f, "{message} (SQLSTATE {})", sqlstate.code()),
+        }
+    }
+}
+
+impl std::error::Error for PgError {}
+
+impl From<tokio_postgres::Error> for PgError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(db) => Self::Refused {
+                sqlstate: db.code().clone(),
+                message: match db.hint() {
+                    Some(hint) => format!("{} (hint: {hint})", db.message()),
+                    None => db.message().to_owned(),
+                },
+            },
+            None => Self::Lost(chain(&error)),
+        }
+    }
+}
+
+impl PgError {
+    /// The server's code; `None` when it did not answer.
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Refused { sqlstate, .. } => Some(sqlstate.code()),
+            _ => None,
+        }
+    }
+
+    /// Class 57P: the server is shutting down, crashing or starting. The session is over, whatever the
+    /// statement did.
+    pub fn is_shutdown(&self) -> bool {
+        self.sqlstate().is_some_and(|code| code.starts_with("57P"))
+    }
+}
+
+/// The error and its causes; tokio-postgres prints only its own half.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// User, host, port and database of a connection string; never its password.
+pub fn describe(config: &Config) -> String {
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .enumerate()
+        .map(|(index, host)| {
+            let ports = config.get_ports();
+            let port = ports.get(index).or(ports.first()).copied().unwrap_or(5432);
+            match host {
+                Host::Tcp(name) => format!("{name}:{port}"),
+                Host::Unix(dir) => format!("{}:{port}", dir.display()),
+            }
+        })
+        .collect();
+    let user = config.get_user().unwrap_or_default();
+    format!("{user}@{}/{}", hosts.join(","), config.get_dbname().unwrap_or(user))
+}
+
+/// Pinned so that nobody's ALTER ROLE or ALTER DATABASE changes what the daemon does. Synchronous
+/// commit: an answer of the store must outlive a crash. The timeouts are a second line behind ours.
+fn pinned_settings(limit: Duration) -> String {
+    let limit_ms = limit.as_millis();
+    format!(
+        "SET synchronous_commit = on; SET search_path = pg_catalog; SET TimeZone = 'UTC'; \
+         SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
+         SET default_transaction_deferrable = off; SET client_min_messages = warning; \
+         SET statement_timeout = {limit_ms}; SET lock_timeout = {limit_ms}; \
+         SET idle_in_transaction_session_timeout = {}",
+        limit_ms * 2
+    )
+}
+
+/// A connection with its driver. Dropping it closes the socket.
+pub struct Session {
+    client: Client,
+    driver: JoinHandle<()>,
+    warnings: Arc<AtomicU64>,
+    limit: Duration,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Session {
+    /// Connects and pins the session's settings. `limit` holds for every later request.
+    pub async fn open(
+        config: &Config,
+        application_name: &str,
+        connect_timeout: Duration,
+        limit: Duration,
+    ) -> Result<Self, PgError> {
+        let mut config = config.clone();
+        config
+            .application_name(application_name)
+            .connect_timeout(connect_timeout)
+            .keepalives(true)
+            .keepalives_idle(Duration::from_secs(5))
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+        // The parameter covers the socket only; a stopped server accepts and never answers.
+        let connected = tokio::time::timeout(connect_timeout, config.connect(NoTls)).await;
+        let (client, mut connection) = connected.map_err(|_| PgError::Timeout(connect_timeout))??;
+        let warnings = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&warnings);
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notice(notice) = message
+                    && notice.severity() == "WARNING"
+                {
+                    tracing::warn!(sqlstate = notice.code().code(), "postgres warns: {}", notice.message());
+                    counter.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+        let session = Self { client, driver, warnings, limit };
+        session.batch(&pinned_settings(limit)).await?;
+        Ok(session)
+    }
+
+    /// Runs statements that return nothing.
+    pub async fn batch(&self, sql: &str) -> Result<(), PgError> {
+        self.limited(self.client.batch_execute(sql)).await
+    }
+
+    /// Runs one query.
+    pub async fn rows(
+        &self,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, PgError> {
+        self.limited(self.client.query(sql, params)).await
+    }
+
+    /// Runs one query that returns exactly one row.
+    pub async fn row(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Row, PgError> {
+        let mut rows = self.rows(sql, params).await?;
+        match (rows.pop(), rows.is_empty()) {
+            (Some(row), true) => Ok(row),
+            _ => Err(PgError::Malformed("expected exactly one row".to_owned())),
+        }
+    }
+
+    /// WARNINGs received so far. One of them tells that a wait for synchronous replication was given
+    /// up, so whoever commits compares the number before and after.
+    pub fn warnings(&self) -> u64 {
+        self.warnings.load(Ordering::SeqCst)
+    }
+
+    /// True once the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&mut self) {
+        // A panic of the driver ends the connection as well.
+        let _ = (&mut self.driver).await;
+    }
+
+    async fn limited<T>(
+        &self,
+        request: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, PgError> {
+        match tokio::time::timeout(self.limit, request).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => {
+                // Answers are paired with requests by order; after one is given up the session is over.
+                self.driver.abort();
+                Err(PgError::Timeout(self.limit))
+            }
+        }
+    }
+}

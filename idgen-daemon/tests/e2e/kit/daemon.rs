@@ -1,0 +1,226 @@
+//! The real idgend and idgenctl.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use super::process::{Process, Signal};
+use super::{Etcd, PATIENCE, Scratch, Server, eventually, http};
+
+pub const IDGEND: &str = env!("CARGO_BIN_EXE_idgend");
+pub const IDGENCTL: &str = env!("CARGO_BIN_EXE_idgenctl");
+
+/// Where the leases of a daemon live.
+#[derive(Clone)]
+pub enum Store {
+    /// In the daemon's own server.
+    Embedded,
+    /// In the database of another server: its URL.
+    Postgres(String),
+    /// Endpoint of an etcd.
+    Etcd(String),
+}
+
+impl Store {
+    pub fn on(server: &Server) -> Store {
+        Store::Postgres(server.daemon_url())
+    }
+
+    pub fn etcd(etcd: &Etcd) -> Store {
+        Store::Etcd(etcd.endpoint())
+    }
+}
+
+/// What a test chooses; the same options can be started again after a kill.
+#[derive(Clone)]
+pub struct DaemonOptions {
+    pub name: String,
+    pub postgres_url: String,
+    pub store: Store,
+    pub workers: u32,
+    pub ttl_ms: u64,
+}
+
+impl DaemonOptions {
+    pub fn new(server: &Server) -> DaemonOptions {
+        DaemonOptions {
+            name: "e2e".to_owned(),
+            postgres_url: server.daemon_url(),
+            store: Store::Embedded,
+            workers: 2,
+            ttl_ms: 600_000,
+        }
+    }
+
+    pub fn name(self, name: &str) -> Self {
+        DaemonOptions {
+            name: name.to_owned(),
+            ..self
+        }
+    }
+
+    pub fn store(self, store: Store) -> Self {
+        DaemonOptions { store, ..self }
+    }
+
+    pub fn workers(self, workers: u32) -> Self {
+        DaemonOptions { workers, ..self }
+    }
+
+    pub fn ttl_ms(self, ttl_ms: u64) -> Self {
+        DaemonOptions { ttl_ms, ..self }
+    }
+
+    pub fn config(&self) -> String {
+        let store = match &self.store {
+            Store::Embedded => "kind = \"postgres\"".to_owned(),
+            Store::Postgres(url) => format!("kind = \"postgres\"\nurl = \"{url}\""),
+            Store::Etcd(endpoint) => format!("kind = \"etcd\"\nendpoints = [\"{endpoint}\"]"),
+        };
+        format!(
+            "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n[workers]\ncount = {}\nttl_ms = {}\n\
+             [http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+            self.name, self.postgres_url, self.workers, self.ttl_ms
+        )
+    }
+
+    /// Starts it and returns at once; see [`Daemon::wait_ready`].
+    pub fn launch(&self) -> Daemon {
+        let scratch = Scratch::new("idgend");
+        let config = scratch.join("idgend.toml");
+        fs::write(&config, self.config()).expect("write config");
+        let mut command = Command::new(IDGEND);
+        command.current_dir(scratch.path()).arg("--config").arg(&config);
+        let process = Process::spawn(
+            &format!("idgend {}", self.name),
+            command,
+            scratch.join("idgend.log"),
+        );
+        Daemon {
+            process,
+            config,
+            addr: None,
+            _scratch: scratch,
+        }
+    }
+
+    /// Starts it and waits until every identity is open.
+    pub fn start(&self) -> Daemon {
+        let mut daemon = self.launch();
+        daemon.wait_ready();
+        daemon
+    }
+}
+
+pub struct Daemon {
+    process: Process,
+    config: PathBuf,
+    addr: Option<SocketAddr>,
+    _scratch: Scratch,
+}
+
+impl Daemon {
+    /// With the defaults: two workers, leases in the server itself.
+    pub fn start(server: &Server) -> Daemon {
+        DaemonOptions::new(server).start()
+    }
+
+    pub fn config_path(&self) -> &Path {
+        &self.config
+    }
+
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.process.exited()
+    }
+
+    pub fn wait_exit(&mut self) -> ExitStatus {
+        self.process.wait_exit(PATIENCE)
+    }
+
+    /// SIGTERM: a clean release.
+    pub fn terminate(mut self) {
+        self.signal(Signal::TERM);
+        let status = self.wait_exit();
+        assert_eq!(
+            status.code(),
+            Some(0),
+            "a clean release ends with 0, not {status}"
+        );
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.wait_exit();
+    }
+
+    /// Its own HTTP endpoint; the port is free choice, so the log says which.
+    fn addr(&mut self) -> Option<SocketAddr> {
+        if self.addr.is_none() {
+            let log = self.log();
+            let line = log.lines().find(|line| line.contains("http listening"))?;
+            let text = line
+                .split(['"', ' ', '='])
+                .find(|word| word.starts_with("127.0.0.1:"))?;
+            self.addr = text.parse().ok();
+        }
+        self.addr
+    }
+
+    /// Status and body of a page; `None` while nobody answers.
+    pub fn get(&mut self, path: &str) -> Option<(u16, String)> {
+        http::get(self.addr()?, path)
+    }
+
+    pub fn is_ready(&mut self) -> bool {
+        self.get("/readyz").is_some_and(|(status, _)| status == 200)
+    }
+
+    pub fn wait_ready(&mut self) {
+        eventually(PATIENCE, "the daemon is ready", || {
+            if let Some(status) = self.exited() {
+                panic!("the daemon has ended: {status}");
+            }
+            self.is_ready().then_some(())
+        });
+    }
+
+    /// Waits until `/readyz` says no, and returns why.
+    pub fn wait_unready(&mut self) -> String {
+        eventually(PATIENCE, "/readyz says 503", || {
+            self.get("/readyz")
+                .and_then(|(status, body)| (status == 503).then_some(body))
+        })
+    }
+}
+
+pub struct Answer {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a program to its end.
+pub fn answer(mut command: Command) -> Answer {
+    let output = command.output().expect("run the program");
+    Answer {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+pub fn idgenctl(args: &[&str]) -> Answer {
+    let mut command = Command::new(IDGENCTL);
+    command.args(args);
+    answer(command)
+}

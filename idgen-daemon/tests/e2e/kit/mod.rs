@@ -1,0 +1,24 @@
+//! Real servers for tests: started in temp dirs, stopped on drop, their logs shown when a test fails.
+
+pub mod daemon;
+pub mod etcd;
+pub mod http;
+pub mod load;
+pub mod process;
+pub mod scratch;
+pub mod server;
+pub mod sql;
+pub mod unique;
+pub mod wait;
+
+pub use daemon::{Daemon, DaemonOptions, Store};
+pub use etcd::Etcd;
+pub use load::Load;
+pub use scratch::Scratch;
+pub use server::{Server, ServerOptions};
+pub use wait::{eventually, eventually_true};
+
+use std::time::Duration;
+
+/// Long enough for any step of a healthy system on a busy two-core machine; only a broken one meets it.
+pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,350 @@
+//! A real Postgres with the installed extension, reached through a socket in its temp dir.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use postgres::{Client, Config, NoTls};
+
+use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
+use super::wait::within;
+use super::{PATIENCE, Scratch, eventually, eventually_true};
+
+const DEBIAN_PG_CONFIG: &str = "/usr/lib/postgresql/15/bin/pg_config";
+const PORT: u16 = 5432;
+/// After this an immediate shutdown has failed and the processes are killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(8);
+const TEMPLATE_PREFIX: &str = "e2e-template-";
+
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// `shared_preload_libraries = 'pg_idgen'`.
+    pub preload: bool,
+    /// The extension, the daemon's role and its grants in database `postgres`.
+    pub extension: bool,
+    /// Its own system identifier instead of that of the shared template.
+    pub own_identity: bool,
+    pub settings: Vec<String>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            preload: true,
+            extension: true,
+            own_identity: false,
+            settings: Vec::new(),
+        }
+    }
+}
+
+pub struct Server {
+    postmaster: Option<Process>,
+    scratch: Scratch,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::with(ServerOptions::default())
+    }
+
+    pub fn with(options: ServerOptions) -> Server {
+        let scratch = Scratch::new("pg");
+        let data = scratch.join("data");
+        if options.own_identity {
+            initdb(&data, scratch.path())
+        } else {
+            copy(template(), &data)
+        }
+        let mut server = Server {
+            postmaster: None,
+            scratch,
+        };
+        server.set("listen_addresses", "");
+        server.set(
+            "unix_socket_directories",
+            &server.socket_dir().display().to_string(),
+        );
+        server.set("shared_buffers", "32MB");
+        server.set_preload(options.preload);
+        for setting in &options.settings {
+            server.append(setting);
+        }
+        server.run();
+        if options.extension {
+            server.install_extension("postgres");
+        }
+        server
+    }
+
+    /// The extension, the role `idgend` and what `idgen.grant_daemon` gives it.
+    pub fn install_extension(&self, database: &str) {
+        let mut client = self.connect_to(database);
+        client
+            .batch_execute("CREATE EXTENSION pg_idgen")
+            .expect("create extension");
+        client
+            .batch_execute(
+                "DO $$ BEGIN CREATE ROLE idgend LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+                 SELECT idgen.grant_daemon('idgend');",
+            )
+            .expect("grant to the daemon");
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.scratch.join("data")
+    }
+
+    pub fn socket_dir(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.scratch.join("server.log")).unwrap_or_default()
+    }
+
+    fn append(&self, line: &str) {
+        let file = self.data_dir().join("postgresql.conf");
+        let mut conf = OpenOptions::new()
+            .append(true)
+            .open(file)
+            .expect("open postgresql.conf");
+        writeln!(conf, "{line}").expect("write postgresql.conf");
+    }
+
+    pub fn set(&self, name: &str, value: &str) {
+        self.append(&format!("{name} = '{value}'"));
+    }
+
+    /// Takes effect at the next start.
+    pub fn set_preload(&self, preload: bool) {
+        self.set("shared_preload_libraries", if preload { "pg_idgen" } else { "" });
+    }
+
+    // --- life ---
+
+    pub fn run(&mut self) {
+        let mut command = ServerAccount::get().command(program("postgres"), self.scratch.path());
+        command.arg("-D").arg(self.data_dir());
+        self.postmaster = Some(Process::spawn(
+            "postgres",
+            command,
+            self.scratch.join("server.log"),
+        ));
+        let started = eventually(PATIENCE, "the server accepts connections", || {
+            let ended = self
+                .postmaster
+                .as_mut()
+                .is_some_and(|process| process.exited().is_some());
+            (ended || self.try_connect().is_ok()).then_some(!ended)
+        });
+        assert!(started, "the server ended at start:\n{}", self.log());
+    }
+
+    /// A clean stop: smart is too polite for tests, so fast.
+    pub fn stop(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("the server runs");
+        postmaster.signal(Signal::INT);
+        let status = postmaster.wait_exit(PATIENCE);
+        assert!(status.success(), "fast shutdown: {status}");
+    }
+
+    pub fn restart(&mut self) {
+        self.stop();
+        self.run();
+    }
+
+    /// kill -9 of the postmaster alone. Its backends are orphans until they notice.
+    pub fn kill_postmaster(&mut self) {
+        self.postmaster
+            .take()
+            .expect("the server runs")
+            .signal(Signal::KILL);
+    }
+
+    /// kill -9 of everything at once, as a power cut is for shared memory.
+    pub fn kill_everything(&mut self) {
+        self.postmaster
+            .take()
+            .expect("the server runs")
+            .signal(Signal::KILL);
+        self.kill_orphans();
+    }
+
+    fn kill_orphans(&self) {
+        for pid in pids_in(&self.data_dir()) {
+            signal_pid(pid, Signal::KILL);
+        }
+        self.wait_orphans_gone();
+    }
+
+    pub fn wait_orphans_gone(&self) {
+        let data = self.data_dir();
+        eventually_true(PATIENCE, "the orphaned backends end", || {
+            pids_in(&data).is_empty()
+        });
+    }
+
+    // --- sessions ---
+
+    fn config(&self) -> Config {
+        let mut config = Config::new();
+        config
+            .host_path(self.socket_dir())
+            .port(PORT)
+            .user("postgres")
+            .dbname("postgres");
+        config.connect_timeout(Duration::from_secs(5));
+        config
+    }
+
+    pub fn try_connect(&self) -> Result<Client, postgres::Error> {
+        self.config().connect(NoTls)
+    }
+
+    pub fn connect(&self) -> Client {
+        self.try_connect().expect("connect")
+    }
+
+    pub fn connect_to(&self, database: &str) -> Client {
+        self.config().dbname(database).connect(NoTls).expect("connect")
+    }
+
+    pub fn connect_as(&self, user: &str) -> Client {
+        self.config().user(user).connect(NoTls).expect("connect")
+    }
+
+    /// What other threads need to connect by themselves.
+    pub fn connector(&self) -> impl Fn() -> Result<Client, postgres::Error> + Clone + Send + 'static {
+        let config = self.config();
+        move || config.connect(NoTls)
+    }
+
+    /// For the daemon's config.
+    pub fn daemon_url(&self) -> String {
+        self.daemon_url_to("postgres")
+    }
+
+    pub fn daemon_url_to(&self, database: &str) -> String {
+        format!(
+            "host={} port={PORT} user=idgend dbname={database}",
+            self.socket_dir().display()
+        )
+    }
+
+    /// One of the client programs, pointed at this server.
+    pub fn client_program(&self, name: &str) -> Command {
+        let mut command = Command::new(program(name));
+        command
+            .arg("-h")
+            .arg(self.socket_dir())
+            .args(["-p", &PORT.to_string(), "-U", "postgres"]);
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(postmaster) = &mut self.postmaster
+            && postmaster.exited().is_none()
+        {
+            postmaster.signal(Signal::QUIT);
+            within(STOP_DEADLINE, || postmaster.exited().is_some());
+        } else if std::thread::panicking() {
+            print_tail("a server that had ended", &self.log());
+        }
+        self.postmaster = None;
+        for pid in pids_in(&self.data_dir()) {
+            signal_pid(pid, Signal::KILL);
+        }
+    }
+}
+
+/// A program of the server that `PG_CONFIG` names, with the default of the Makefile.
+pub fn program(name: &str) -> PathBuf {
+    static BINDIR: OnceLock<PathBuf> = OnceLock::new();
+    let bindir = BINDIR.get_or_init(|| {
+        let output = Command::new(pg_config())
+            .arg("--bindir")
+            .output()
+            .expect("run pg_config");
+        PathBuf::from(String::from_utf8(output.stdout).expect("utf-8").trim())
+    });
+    bindir.join(name)
+}
+
+fn pg_config() -> String {
+    let debian = Path::new(DEBIAN_PG_CONFIG)
+        .exists()
+        .then(|| DEBIAN_PG_CONFIG.to_owned());
+    std::env::var("PG_CONFIG")
+        .ok()
+        .or(debian)
+        .unwrap_or_else(|| "pg_config".to_owned())
+}
+
+fn initdb(data: &Path, dir: &Path) {
+    let output = ServerAccount::get()
+        .command(program("initdb"), dir)
+        .arg("-D")
+        .arg(data)
+        .args([
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ])
+        .output()
+        .expect("run initdb");
+    assert!(
+        output.status.success(),
+        "initdb: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// initdb takes a second, a copy of its result a tenth of that.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        sweep_templates();
+        let name = format!("{TEMPLATE_PREFIX}{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).expect("make template dir");
+        ServerAccount::get().own(&dir);
+        let data = dir.join("data");
+        initdb(&data, &dir);
+        data
+    })
+}
+
+/// A static is never dropped, so each run removes the templates of runs that have ended.
+fn sweep_templates() {
+    for entry in fs::read_dir(std::env::temp_dir())
+        .expect("list temp dir")
+        .flatten()
+    {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(TEMPLATE_PREFIX));
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _other_run_was_faster = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn copy(template: &Path, data: &Path) {
+    let status = Command::new("cp")
+        .arg("-a")
+        .arg(template)
+        .arg(data)
+        .status()
+        .expect("run cp");
+    assert!(status.success(), "copy the template");
+}

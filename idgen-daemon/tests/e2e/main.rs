@@ -1,0 +1,24 @@
+//! End to end: the real extension in real servers, the real daemon, the embedded store and a real etcd.
+//!
+//! Every test brings up what it needs in a temp dir of its own and stops it on the way out, also when it
+//! fails; the logs of its servers are printed then. Nothing here sleeps for a while and hopes: conditions
+//! are waited for, with deadlines (`kit::wait`).
+//!
+//! Run by `make test SUITES=e2e`, which installs nothing: `make install` comes first. `PG_CONFIG` chooses
+//! the server as it does in the Makefile.
+
+#[cfg(test)]
+mod kit;
+
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod dump;
+#[cfg(test)]
+mod lease;
+#[cfg(test)]
+mod refusal;
+#[cfg(test)]
+mod segment;
+#[cfg(test)]
+mod store;

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Builds and installs. usage: install.sh extension|daemon|build-extension|build-daemon
+# DESTDIR is put before every path; PREFIX (default /usr/local) is where the daemon's programs go.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+VERSION=$(project_version)
+[ -n "$VERSION" ] || die "no version found in Cargo.toml"
+
+build_extension() {
+    find_postgres
+    build_here pg_idgen --release -p pg_idgen --no-default-features --features "$PG_FEATURE"
+    mkdir -p "$BUILD_DIR"
+    write_install_script >"$BUILD_DIR/pg_idgen--$VERSION.sql"
+    # One source of the version: whatever the control file says, the manifest wins.
+    sed "s/^default_version.*/default_version = '$VERSION'/" pg_idgen/pg_idgen.control >"$BUILD_DIR/pg_idgen.control"
+}
+
+build_daemon() { build_here idgen-daemon --release -p idgen-daemon --bins; }
+
+# build_here WHAT CARGO_ARGUMENT…: under sudo there is often no cargo; what the caller has built is used then.
+build_here() {
+    local what=$1
+    shift
+    if ! command -v cargo >/dev/null && is_root && [ -n "${SUDO_USER:-}" ]; then
+        [ -f "$(built_file "$what")" ] || die "no cargo under sudo and $what is not built: run make as yourself, it asks for root where it must"
+        return 0
+    fi
+    require_cargo
+    PGRX_PG_CONFIG_PATH=${PG_CONFIG:-} cargo build --locked "$@"
+}
+
+built_file() {
+    case $1 in
+        pg_idgen) printf '%s\n' "$CARGO_TARGET_DIR/release/libpg_idgen.so" ;;
+        *) printf '%s\n' "$CARGO_TARGET_DIR/release/idgend" ;;
+    esac
+}
+
+write_install_script() {
+    printf '%s\n' '-- Made by make install from sql/*.sql; edit those.' \
+        '\echo Use "CREATE EXTENSION pg_idgen" to load this file. \quit'
+    local part
+    for part in sql/[0-9]*.sql; do
+        printf '\n'
+        cat "$part"
+    done
+}
+
+install_extension() {
+    build_extension
+    local lib share migrations
+    lib=${DESTDIR:-}$("$PG_CONFIG" --pkglibdir)
+    share=${DESTDIR:-}$("$PG_CONFIG" --sharedir)/extension
+    shopt -s nullglob
+    migrations=(migrations/pg_idgen--*--*.sql)
+    put 755 "$lib/pg_idgen.so" "$CARGO_TARGET_DIR/release/libpg_idgen.so"
+    put 644 "$share" "$BUILD_DIR/pg_idgen.control" "$BUILD_DIR/pg_idgen--$VERSION.sql" "${migrations[@]}"
+    note "pg_idgen $VERSION for PostgreSQL $PG_MAJOR is in $lib and $share"
+}
+
+install_daemon() {
+    build_daemon
+    local bin=${DESTDIR:-}${PREFIX:-/usr/local}/bin
+    put 755 "$bin" "$CARGO_TARGET_DIR/release/idgend" "$CARGO_TARGET_DIR/release/idgenctl"
+    note "idgend and idgenctl $VERSION are in $bin"
+}
+
+# put MODE DEST FILE…: DEST is a directory, or a file name when it ends in .so. A library is replaced
+# by rename: a running server has the old file mapped, and writing into it would crash the server.
+put() {
+    local mode=$1 dest=$2 dir=$2 run=()
+    shift 2
+    case $dest in *.so) dir=${dest%/*} ;; esac
+    if ! can_write "$dir"; then
+        note "$dir needs root: using sudo"
+        run=(as_root)
+    fi
+    "${run[@]}" mkdir -p "$dir"
+    case $dest in
+        *.so)
+            "${run[@]}" install -m "$mode" "$1" "$dest.new"
+            "${run[@]}" mv -f "$dest.new" "$dest"
+            ;;
+        *) "${run[@]}" install -m "$mode" "$@" "$dest" ;;
+    esac
+}
+
+# can_write DIR: the nearest existing parent decides for a directory that is not there yet.
+can_write() {
+    local dir=$1
+    is_root && return 0
+    until [ -e "$dir" ]; do dir=$(dirname "$dir"); done
+    [ -w "$dir" ]
+}
+
+case ${1:-} in
+    extension) install_extension ;;
+    daemon) install_daemon ;;
+    build-extension) build_extension ;;
+    build-daemon) build_daemon ;;
+    *) die -2 "usage: install.sh extension|daemon|build-extension|build-daemon" ;;
+esac

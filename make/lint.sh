@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Formatting, clippy for every crate and target, and small checks of the tree. Changes nothing.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+require_cargo
+find_postgres
+
+failed=()
+
+# check NAME COMMAND…
+check() {
+    local name=$1
+    shift
+    say "$name"
+    "$@" || failed+=("$name")
+}
+
+clippy() { cargo clippy --locked --all-targets "$@" -- -D warnings; }
+clippy_extension() {
+    PGRX_PG_CONFIG_PATH=$PG_CONFIG clippy -p pg_idgen --no-default-features --features "$PG_FEATURE"
+}
+# The loom models compile only under their cfg; a target directory of their own keeps the others fresh.
+clippy_loom() {
+    RUSTFLAGS="--cfg loom" cargo clippy --locked --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --all-targets -- -D warnings
+}
+
+tracked() { git ls-files --cached --others --exclude-standard -- "$@"; }
+
+shell_syntax() {
+    local file bad=0
+    while read -r file; do
+        bash -n "$file" || bad=1
+    done < <(tracked '*.sh' .ci/run)
+    return "$bad"
+}
+
+file_sizes() {
+    local file lines bad=0
+    while read -r file; do
+        [ -f "$file" ] || continue
+        lines=$(wc -l <"$file")
+        [ "$lines" -le 600 ] || { note "$file has $lines lines, 600 is the limit"; bad=1; }
+    done < <(tracked '*.rs' '*.sh' '*.sql')
+    return "$bad"
+}
+
+# Every object of the SQL surface says what it is for: a file that creates also comments.
+sql_comments() {
+    local file bad=0
+    for file in sql/[0-9]*.sql; do
+        grep -q '^COMMENT ON' "$file" || ! grep -q '^CREATE ' "$file" || { note "$file has no COMMENT ON"; bad=1; }
+    done
+    return "$bad"
+}
+
+check "cargo fmt" cargo fmt --all -- --check
+check "clippy: core and daemon" clippy -p idgen-core -p idgen-daemon
+check "clippy: core under loom" clippy_loom
+check "clippy: extension ($PG_FEATURE)" clippy_extension
+check "shell scripts parse" shell_syntax
+check "files are at most 600 lines" file_sizes
+check "SQL objects have comments" sql_comments
+
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'failed: %s\n' "${failed[@]}"
+    exit 1
+fi
+say "lint is clean"

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Every test of the project, in one run, with one line at the end: N passed, N failed.
+# A suite that cannot run (it does not compile, a server does not start) counts as one failure.
+# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+require_cargo
+find_postgres
+
+LOGS=$BUILD_DIR/test
+PASSED=0
+FAILED=0
+BROKEN=()
+# The whole of e2e takes minutes; one that hangs must not hang the caller.
+E2E_LIMIT_S=1500
+# Each e2e test runs servers of its own and mostly waits for leases to end, so more tests than cores
+# is right, but too many make deadlines meaningless.
+E2E_THREADS=${E2E_THREADS:-$(($(nproc) + 1))}
+
+# suite NAME COMMAND…: runs it with its output on the screen and in a log, and counts.
+suite() {
+    local name=$1 log=$LOGS/$1.log status=0 started=$SECONDS passed failed
+    shift
+    say "test: $name"
+    "$@" 2>&1 </dev/null | tee "$log" || status=$?
+    read -r passed failed < <(count "$log")
+    if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
+    PASSED=$((PASSED + passed))
+    FAILED=$((FAILED + failed))
+    if [ "$failed" -gt 0 ]; then
+        BROKEN+=("$name: $failed failed (log: ${log#"$ROOT"/})")
+        while read -r line; do BROKEN+=("    $line"); done < <(failures "$log")
+    fi
+    note "$name: $passed passed, $failed failed, $((SECONDS - started)) s"
+}
+
+# Counts the summaries of libtest, and of pg_regress before and since PostgreSQL 16.
+count() {
+    awk '
+        /^test result: / { for (i = 1; i < NF; i++) { if ($(i+1) ~ /^passed/) passed += $i; if ($(i+1) ~ /^failed/) failed += $i } }
+        /^(# )? ?All [0-9]+ tests passed/ { match($0, /[0-9]+/); passed += substr($0, RSTART, RLENGTH) }
+        /^(# )? ?[0-9]+ of [0-9]+ tests failed/ {
+            sub(/^(# )? ?/, ""); failed += $1; passed += $3 - $1 }
+        END { print passed + 0, failed + 0 }' "$1"
+}
+
+failures() {
+    sed -n -E -e '/^test .* FAILED$/p' -e '/^not ok /p' -e '/^test [^ ]+ +\.\.\. FAILED/p' -e '/^error(\[|:)/p' "$1" |
+        sort -u | head -n 40
+}
+
+core_tests() { cargo test --locked -p idgen-core; }
+# loom explores every interleaving: only bearable with optimisation.
+loom_tests() {
+    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --test '*loom*'
+}
+daemon_tests() { cargo test --locked -p idgen-daemon --lib --bins; }
+install_all() { "$ROOT/make/install.sh" extension; }
+installcheck() { "$ROOT/make/installcheck.sh"; }
+
+e2e_tests() (
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/pg_idgen-e2e.XXXXXX")
+    chmod 755 "$scratch"
+    trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
+    # Built first and apart, so that the limit is for running only.
+    cargo test --locked -p idgen-daemon --test e2e --no-run || exit
+    TMPDIR=$scratch timeout --kill-after=20 "$E2E_LIMIT_S" \
+        cargo test --locked -p idgen-daemon --test e2e -- --test-threads="$E2E_THREADS"
+)
+
+main() {
+    local suites=("$@") name
+    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e)
+    rm -rf "$LOGS"
+    mkdir -p "$LOGS"
+    for name in "${suites[@]}"; do
+        case $name in
+            core) suite core core_tests ;;
+            loom) suite loom loom_tests ;;
+            daemon) suite daemon daemon_tests ;;
+            install) suite install install_all ;;
+            installcheck) suite installcheck installcheck ;;
+            e2e) suite e2e e2e_tests ;;
+            *) die -2 "unknown suite: $name" ;;
+        esac
+    done
+    if [ ${#BROKEN[@]} -gt 0 ]; then
+        say "what failed"
+        printf '%s\n' "${BROKEN[@]}"
+    fi
+    printf '%s passed, %s failed\n' "$PASSED" "$FAILED"
+    [ "$FAILED" -eq 0 ] && [ "$PASSED" -gt 0 ]
+}
+
+main "$@"

@@ -1,0 +1,313 @@
+//! Every error of the extension: one enum, one table, one way out.
+
+use std::ffi::c_char;
+
+const START_DAEMON: &str = "Start the daemon of this server: idgend --config FILE. \"idgenctl status\" and \"SELECT * FROM idgen.health\" say what is missing.";
+const PRELOAD: &str =
+    "Add this line to postgresql.conf and restart the server: shared_preload_libraries = 'pg_idgen'";
+
+/// What can go wrong. The documentation of each variant names its SQLSTATE; `docs/errors.md` is for users.
+#[derive(Debug)]
+pub enum Error {
+    /// IG001
+    NoLease { waited_ms: u64 },
+    /// IG002
+    WindowUsedUp,
+    /// IG003
+    ClockBehind { behind_ms: u64, limit_ms: u64 },
+    /// IG004
+    DeadlinePassed { waited_ms: u64 },
+    /// IG005
+    UnknownTag { tag: String },
+    /// IG006
+    TagExhausted { tag: String, limit_id: i64 },
+    /// IG007
+    RefillTimedOut {
+        tag: String,
+        waited_ms: u64,
+        cause: String,
+    },
+    /// IG009
+    FormatMismatch { detail: String },
+    /// IG010
+    EndOfEpoch { format: &'static str },
+    /// IG011
+    NotPreloaded,
+    /// IG012
+    InRecovery,
+    /// IG013
+    NoRightOnTag { tag: String },
+    /// IG015
+    MillisecondWait { waited_ms: u64 },
+    /// IG016
+    TagExists { tag: String },
+    /// IG017
+    SegmentTableFull { segments_max: usize },
+    /// IG101
+    OtherBoot,
+    /// IG102
+    TokenNotNewer { detail: String },
+    /// IG103
+    FloorNotAbove { floor_ms: i64, last_ms: u64 },
+    /// IG104
+    InstallDeadlinePassed { late_ms: u64 },
+    /// IG105
+    OtherCell { installed: String, offered: String },
+    /// IG106
+    ContractVersion { offered: i32 },
+    /// 22023
+    InvalidParameter { message: String, hint: &'static str },
+    /// 22004
+    NullArgument { name: &'static str },
+    /// 53200
+    OutOfMemory,
+    /// XX000
+    Internal { message: String },
+}
+
+struct Report {
+    sqlstate: &'static str,
+    message: String,
+    detail: String,
+    hint: &'static str,
+}
+
+fn report(
+    sqlstate: &'static str,
+    message: impl Into<String>,
+    detail: impl Into<String>,
+    hint: &'static str,
+) -> Report {
+    Report {
+        sqlstate,
+        message: message.into(),
+        detail: detail.into(),
+        hint,
+    }
+}
+
+impl Error {
+    /// The table: generators and tags first, then what only the daemon and administrators see.
+    fn report(self) -> Report {
+        match self {
+            Self::NoLease { waited_ms } => report(
+                "IG001",
+                "no snowflake lease on this server",
+                format!("No worker identity is open in shared memory; waited {waited_ms} ms."),
+                START_DAEMON,
+            ),
+            Self::WindowUsedUp => report(
+                "IG002",
+                "the granted window of every snowflake lease is used up",
+                "The wall clock is above the ceiling that the daemon has been granted.",
+                "Check the clock of this server (chronyc tracking) and that idgend is renewing: idgenctl status.",
+            ),
+            Self::ClockBehind { behind_ms, limit_ms } => report(
+                "IG003",
+                "the wall clock went back too far",
+                format!(
+                    "It is {behind_ms} ms behind the last id; idgen.max_clock_rewind_ms is {limit_ms} ms."
+                ),
+                "Minting goes on by itself when the clock has caught up; find out who stepped it.",
+            ),
+            Self::DeadlinePassed { waited_ms } => report(
+                "IG004",
+                "the snowflake lease of this server has passed its deadline",
+                format!("The daemon has not renewed in time; waited {waited_ms} ms."),
+                START_DAEMON,
+            ),
+            Self::EndOfEpoch { format } => report(
+                "IG010",
+                format!("format \"{format}\" has reached the end of its epoch"),
+                "Its timestamp bits are used up; ids are never wrapped.",
+                "Move the column to another format.",
+            ),
+            Self::NotPreloaded => report(
+                "IG011",
+                "pg_idgen is not preloaded",
+                "This function needs shared memory, which exists only after a preload.",
+                PRELOAD,
+            ),
+            Self::InRecovery => report(
+                "IG012",
+                "this server is in recovery",
+                "A standby issues no snowflakes and no segment ids.",
+                "Use the primary, or idgen_uuidv7(), which works on a standby.",
+            ),
+            Self::MillisecondWait { waited_ms } => report(
+                "IG015",
+                "waited too long for the next millisecond",
+                format!("The wall clock has hardly moved for {waited_ms} ms."),
+                "Check the clock of this server.",
+            ),
+            Self::UnknownTag { .. }
+            | Self::TagExhausted { .. }
+            | Self::RefillTimedOut { .. }
+            | Self::NoRightOnTag { .. }
+            | Self::TagExists { .. }
+            | Self::SegmentTableFull { .. } => self.tag_report(),
+            Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
+            Self::NullArgument { name } => report("22004", format!("{name} must not be null"), "", ""),
+            Self::OutOfMemory => report("53200", "out of memory", "", ""),
+            Self::Internal { message } => report("XX000", message, "", "Please report this."),
+            other => other.control_report(),
+        }
+    }
+
+    fn tag_report(self) -> Report {
+        match self {
+            Self::UnknownTag { tag } => report(
+                "IG005",
+                format!("segment tag \"{tag}\" does not exist"),
+                "",
+                "Create it with SELECT idgen_create_segment('tag').",
+            ),
+            Self::TagExhausted { tag, limit_id } => report(
+                "IG006",
+                format!("segment tag \"{tag}\" is exhausted"),
+                format!("Every id up to its limit {limit_id} has been granted."),
+                "Widen the column and create a tag with a higher limit_id.",
+            ),
+            Self::RefillTimedOut {
+                tag,
+                waited_ms,
+                cause,
+            } => report(
+                "IG007",
+                format!("no new range for segment tag \"{tag}\" in {waited_ms} ms"),
+                cause,
+                "The call can be repeated; idgen.segment_wait_ms says how long it waits.",
+            ),
+            Self::NoRightOnTag { tag } => report(
+                "IG013",
+                format!("permission denied for segment tag \"{tag}\""),
+                "Only its owner and roles with a grant may use it.",
+                "The owner can give the right: SELECT idgen.grant_segment('tag', 'role').",
+            ),
+            Self::TagExists { tag } => report(
+                "IG016",
+                format!("segment tag \"{tag}\" already exists"),
+                "Tags are never re-used, also not those that were dropped.",
+                "Choose another tag, or use the one that is there.",
+            ),
+            Self::SegmentTableFull { segments_max } => report(
+                "IG017",
+                "too many segment tags in use",
+                format!("All {segments_max} places in shared memory are taken."),
+                "Raise idgen.max_segments and restart the server.",
+            ),
+            other => Self::unlisted(&other),
+        }
+    }
+
+    fn control_report(self) -> Report {
+        match self {
+            Self::FormatMismatch { detail } => report(
+                "IG009",
+                "id format mismatch",
+                detail,
+                "The worker format is a property of the cell and the same on all its servers.",
+            ),
+            Self::OtherBoot => report(
+                "IG101",
+                "the lease was granted for another shared memory",
+                "Shared memory has been made anew since: the server has restarted.",
+                "Read idgen.server_clock() and take a new token.",
+            ),
+            Self::TokenNotNewer { detail } => report("IG102", "the lease token is not newer", detail, ""),
+            Self::FloorNotAbove { floor_ms, last_ms } => report(
+                "IG103",
+                "the floor is not above what this identity has minted here",
+                format!("Floor {floor_ms}, last minted millisecond {last_ms}."),
+                "The lease store has gone back: seal it and advance its epoch.",
+            ),
+            Self::InstallDeadlinePassed { late_ms } => report(
+                "IG104",
+                "the deadline of the lease has passed already",
+                format!("By {late_ms} ms on this server's boot-time clock."),
+                "Take a new token; the way from the store to here took too long.",
+            ),
+            Self::OtherCell { installed, offered } => report(
+                "IG105",
+                "this server has minted under another cell",
+                format!("It belongs to cell {installed}, the lease comes from cell {offered}."),
+                "Snowflakes are unique within one cell only: point idgend at the store of the first.",
+            ),
+            Self::ContractVersion { offered } => report(
+                "IG106",
+                "the daemon and the extension speak different contract versions",
+                format!(
+                    "The daemon offers {offered}, the extension has {}.",
+                    idgen_core::contract::CONTRACT_VERSION
+                ),
+                "Install the daemon and the extension of the same release.",
+            ),
+            other => Self::unlisted(&other),
+        }
+    }
+
+    /// Only reached if a variant is missing from the tables above; the regression tests raise every one.
+    fn unlisted(&self) -> Report {
+        report(
+            "XX000",
+            format!("error without a text: {self:?}"),
+            "",
+            "Please report this.",
+        )
+    }
+
+    /// Hand the error to the shim, from where [`throw`] raises it once no Rust value is alive.
+    pub fn store(self) {
+        let Report {
+            sqlstate,
+            message,
+            detail,
+            hint,
+        } = self.report();
+        let parts = [message.as_str(), detail.as_str(), hint];
+        let [message, detail, hint] = parts.map(|text| (text.as_ptr().cast::<c_char>(), text.len()));
+        // SAFETY: sqlstate has five bytes by the tables above; the others are given with their lengths, and
+        // the shim copies before it returns.
+        unsafe {
+            idgen_error_store(
+                sqlstate.as_ptr().cast(),
+                message.0,
+                message.1,
+                detail.0,
+                detail.1,
+                hint.0,
+                hint.1,
+            );
+        }
+    }
+}
+
+impl From<pgrx::spi::Error> for Error {
+    fn from(error: pgrx::spi::Error) -> Self {
+        Self::Internal {
+            message: format!("query of pg_idgen's own tables: {error}"),
+        }
+    }
+}
+
+unsafe extern "C-unwind" {
+    fn idgen_error_store(
+        sqlstate: *const c_char,
+        message: *const c_char,
+        message_length: usize,
+        detail: *const c_char,
+        detail_length: usize,
+        hint: *const c_char,
+        hint_length: usize,
+    );
+    fn idgen_error_throw() -> !;
+}
+
+/// Raise the stored error. Leaves by longjmp.
+///
+/// # Safety
+/// No frame between here and Postgres may hold a value with a destructor.
+pub unsafe fn throw() -> ! {
+    // SAFETY: the caller's promise.
+    unsafe { idgen_error_throw() }
+}

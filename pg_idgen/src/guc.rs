@@ -1,0 +1,98 @@
+//! Every setting of the extension.
+
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+
+/// How long a caller waits for a lease that is likely to come back. Two seconds cover a crash-restart of
+/// Postgres (0.2 s) and the daemon's poll (0.5 s) twice over.
+static LEASE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(2_000);
+
+/// How long a caller waits for a range of its tag: many refills of a healthy disk, short for a person.
+static SEGMENT_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(2_000);
+
+/// How far the wall clock may be behind the ids before minting is refused.
+static MAX_CLOCK_REWIND_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+
+/// Refill workers at a time. Two, so that one slow database does not stop the others, out of the default
+/// `max_worker_processes = 8`.
+static MAX_REFILL_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
+
+/// Tags that can be served at a time over all databases; 256 bytes of shared memory each.
+static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
+
+/// Upper limit of `idgen.max_refill_workers`: the size of the table in shared memory.
+pub const REFILL_WORKERS_MAX: usize = 16;
+
+pub fn lease_wait_ms() -> u64 {
+    non_negative(LEASE_WAIT_MS.get())
+}
+pub fn segment_wait_ms() -> u64 {
+    non_negative(SEGMENT_WAIT_MS.get())
+}
+pub fn max_clock_rewind_ms() -> u64 {
+    non_negative(MAX_CLOCK_REWIND_MS.get())
+}
+pub fn max_refill_workers() -> usize {
+    MAX_REFILL_WORKERS.get().clamp(1, REFILL_WORKERS_MAX as i32) as usize
+}
+pub fn max_segments() -> usize {
+    non_negative(MAX_SEGMENTS.get()) as usize
+}
+
+fn non_negative(value: i32) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+pub fn define() {
+    GucRegistry::define_int_guc(
+        c"idgen.lease_wait_ms",
+        c"How long idgen_snowflake() waits for a lease that is likely to come back.",
+        c"Applies when a daemon was seen in the last minute or the server has just crash-restarted; otherwise the call fails at once. 0 never waits.",
+        &LEASE_WAIT_MS,
+        0,
+        60_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.segment_wait_ms",
+        c"How long idgen_segment() waits for the next range of its tag.",
+        c"When it is over the call fails with SQLSTATE IG007 and says what held the refill up.",
+        &SEGMENT_WAIT_MS,
+        1,
+        600_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.max_clock_rewind_ms",
+        c"How far the wall clock may be behind the ids before minting is refused.",
+        c"Within it ids go on from the last millisecond; beyond it calls fail with SQLSTATE IG003 until the clock has caught up.",
+        &MAX_CLOCK_REWIND_MS,
+        5,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.max_refill_workers",
+        c"How many databases have their segments refilled at the same time.",
+        c"Each takes one of max_worker_processes while it works and for one idle second.",
+        &MAX_REFILL_WORKERS,
+        1,
+        REFILL_WORKERS_MAX as i32,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.max_segments",
+        c"How many tags can be served from shared memory, over all databases.",
+        c"Takes 256 bytes of shared memory each.",
+        &MAX_SEGMENTS,
+        16,
+        1_000_000,
+        GucContext::Postmaster,
+        GucFlags::default(),
+    );
+    // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
+    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
+}

@@ -1,0 +1,43 @@
+//! pg_idgen: unique ids where rows are written.
+//!
+//! A thin shell around `idgen-core`: SQL functions, settings, shared memory and background workers. The SQL
+//! surface is written by hand in `sql/`; every function there is a V1 entry made by [`call::v1_function`].
+//!
+//! ```text
+//! snowflake, uuid, segment, parse, control      SQL functions
+//!        |               |
+//!      shmem            call, error, owner, guc, clock, backend      rooms they share
+//!        |
+//!    worker (launcher, refill)
+//! ```
+//!
+//! Invariants: `unsafe` lives in `call`, `shmem`, `owner` and the glue of `worker`, each block with its
+//! reason; no Postgres call while an LWLock is held; without `shared_preload_libraries` the library loads
+//! quietly and only what needs shared memory refuses.
+
+use pgrx::prelude::*;
+
+mod call;
+mod clock;
+mod control;
+mod error;
+mod guc;
+mod owner;
+mod parse;
+mod segment;
+mod shmem;
+mod snowflake;
+mod uuid7;
+mod worker;
+
+pgrx::pg_module_magic!();
+
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    guc::define();
+    segment::define_callbacks();
+    if shmem::preloading() {
+        shmem::request();
+        worker::register_launcher();
+    }
+}

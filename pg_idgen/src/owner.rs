@@ -1,0 +1,103 @@
+//! Running the extension's own statements: as the owner of its tables, with every setting that could bend
+//! them pinned.
+
+use pgrx::pg_sys;
+
+/// From construction to drop this backend acts as the owner of the extension's tables, with a search path
+/// that holds nothing a user could have put there. After an error Postgres restores both by itself.
+pub struct AsOwner {
+    user: pg_sys::Oid,
+    security_context: i32,
+    guc_level: i32,
+}
+
+impl AsOwner {
+    /// `owner`: role that owns schema `idgen`.
+    pub fn begin(owner: pg_sys::Oid) -> Self {
+        let (mut user, mut security_context) = (pg_sys::InvalidOid, 0);
+        // SAFETY: both are written; the context is restored by drop or by the abort of the transaction.
+        unsafe {
+            pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut security_context);
+            let local = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_NOFORCE_RLS) as i32;
+            pg_sys::SetUserIdAndSecContext(owner, security_context | local);
+        }
+        // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
+        let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
+        for (name, value) in [(c"search_path", c"pg_catalog, pg_temp"), (c"TimeZone", c"UTC")] {
+            set_for_now(name, value);
+        }
+        Self {
+            user,
+            security_context,
+            guc_level,
+        }
+    }
+}
+
+fn set_for_now(name: &std::ffi::CStr, value: &std::ffi::CStr) {
+    // SAFETY: two constants; GUC_ACTION_SAVE undoes it at the end of the level.
+    unsafe {
+        pg_sys::set_config_option(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+    }
+}
+
+impl Drop for AsOwner {
+    fn drop(&mut self) {
+        // SAFETY: what `begin` opened, in reverse order. While an error unwinds, the abort of the transaction
+        // does the same again, which is harmless.
+        unsafe {
+            pg_sys::AtEOXact_GUC(true, self.guc_level);
+            pg_sys::SetUserIdAndSecContext(self.user, self.security_context);
+        }
+    }
+}
+
+/// The extension's tables in this database.
+#[derive(Clone, Copy)]
+pub struct Tables {
+    pub segment: pg_sys::Oid,
+    pub segment_grant: pg_sys::Oid,
+    pub owner: pg_sys::Oid,
+}
+
+impl Tables {
+    /// `None` where the extension is not created. Needs a transaction.
+    pub fn of_this_database() -> Option<Self> {
+        // SAFETY: catalogue look-ups inside a transaction with constant names.
+        let (segment, segment_grant) = unsafe {
+            let schema = pg_sys::get_namespace_oid(c"idgen".as_ptr(), true);
+            let relation = |name: &std::ffi::CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
+            (relation(c"segment"), relation(c"segment_grant"))
+        };
+        if segment == pg_sys::InvalidOid {
+            return None;
+        }
+        Some(Self {
+            segment,
+            segment_grant,
+            owner: owner_of(segment)?,
+        })
+    }
+}
+
+fn owner_of(relation: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: a look-up inside a transaction; the tuple is read before it is released.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, relation.into());
+        if tuple.is_null() {
+            return None;
+        }
+        let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}

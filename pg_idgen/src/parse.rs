@@ -1,0 +1,77 @@
+//! `idgen_parse()` and `idgen_timestamp()`: what an id says about itself. NULL for what is not such an id.
+
+use crate::call::{Call, bigint_datum, integer_datum, v1_function};
+use crate::error::Error;
+use idgen_core::format::{self, Format, Parts};
+use idgen_core::uuidv7;
+use pgrx::pg_sys;
+
+/// Unix ms of 2000-01-01T00:00:00Z, where Postgres counts its timestamps from.
+const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
+
+v1_function!(idgen_parse_bigint, parse_bigint);
+v1_function!(idgen_parse_uuid, parse_uuid);
+v1_function!(idgen_timestamp_bigint, timestamp_bigint);
+v1_function!(idgen_timestamp_uuid, timestamp_uuid);
+
+/// A timestamptz datum. 48 bits of ms end in the year 10889, far below Postgres' 294276.
+fn timestamptz(unix_ms: u64) -> Option<pg_sys::Datum> {
+    bigint_datum((unix_ms.cast_signed() - POSTGRES_EPOCH_MS) * 1_000)
+}
+
+/// Arguments `id`, `format` of a strict function.
+fn parts(call: Call) -> Result<Option<Parts>, Error> {
+    let id = call.bigint(0).ok_or(Error::NullArgument { name: "id" })?;
+    Ok(named_format(call.text(1)?.ok_or(Error::NullArgument { name: "format" })?)?.parse(id))
+}
+
+fn named_format(name: &str) -> Result<&'static Format, Error> {
+    format::by_name(name).ok_or_else(|| Error::InvalidParameter {
+        message: format!("id format \"{name}\" is not known"),
+        hint: "Known formats: classic, regional, sharded.",
+    })
+}
+
+fn parse_bigint(call: Call) -> Result<pg_sys::Datum, Error> {
+    let Some(parts) = parts(call)? else {
+        return Ok(call.null());
+    };
+    // Every field has at most 13 bits.
+    let small = |value: u64| integer_datum(value as i32);
+    let node = |is_shard: bool| {
+        if parts.is_shard == is_shard {
+            small(parts.node)
+        } else {
+            None
+        }
+    };
+    call.record([
+        timestamptz(parts.unix_ms.0),
+        parts.region.and_then(small),
+        parts.version.and_then(small),
+        node(false),
+        node(true),
+        small(parts.seq),
+    ])
+}
+
+fn parse_uuid(call: Call) -> Result<pg_sys::Datum, Error> {
+    let uuid = call.uuid(0).ok_or(Error::NullArgument { name: "id" })?;
+    let Some(unix_ms) = uuidv7::timestamp_ms(&uuid) else {
+        return Ok(call.null());
+    };
+    call.record([timestamptz(unix_ms), integer_datum(7)])
+}
+
+fn timestamp_bigint(call: Call) -> Result<pg_sys::Datum, Error> {
+    Ok(parts(call)?
+        .and_then(|parts| timestamptz(parts.unix_ms.0))
+        .unwrap_or_else(|| call.null()))
+}
+
+fn timestamp_uuid(call: Call) -> Result<pg_sys::Datum, Error> {
+    let uuid = call.uuid(0).ok_or(Error::NullArgument { name: "id" })?;
+    Ok(uuidv7::timestamp_ms(&uuid)
+        .and_then(timestamptz)
+        .unwrap_or_else(|| call.null()))
+}

@@ -1,0 +1,171 @@
+//! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
+
+use super::leaf;
+use idgen_core::segment::{self, Exhausted, Range};
+use pgrx::spi::{SpiClient, SpiTupleTable};
+use std::fmt;
+
+/// Who grants; part of the audit event.
+#[derive(Clone, Copy)]
+pub enum Issuer {
+    RefillWorker,
+    /// The transaction that has made the tag.
+    OwnTransaction,
+}
+
+/// What a grant depends on besides the row.
+pub struct Wish {
+    pub segment_id: [u8; 16],
+    pub issuer: Issuer,
+    /// How long the last range of this tag lasted; `None`: not known, keep the step.
+    pub lasted_ms: Option<u64>,
+    /// Nothing at or below it may be granted, whatever the row says.
+    pub above: Option<i64>,
+}
+
+/// A range that is the caller's once its transaction has committed.
+pub struct Granted {
+    pub range: Range,
+    pub step: u32,
+}
+
+/// Why nothing was granted.
+#[derive(Debug)]
+pub enum Refused {
+    /// The row is locked by another transaction; pid of the holder, 0 when it has none.
+    Locked {
+        blocker_pid: u32,
+    },
+    Gone,
+    Exhausted(Exhausted),
+    Query(pgrx::spi::Error),
+}
+
+impl From<pgrx::spi::Error> for Refused {
+    fn from(error: pgrx::spi::Error) -> Self {
+        Self::Query(error)
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked { blocker_pid } => write!(f, "the row is locked by process {blocker_pid}"),
+            Self::Gone => f.write_str("the tag is gone"),
+            Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
+            Self::Query(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+const LOCK_ROW: &str = "
+    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint
+      FROM idgen.segment s WHERE s.segment_id = $1 AND s.dropped_at IS NULL
+       FOR UPDATE SKIP LOCKED";
+
+/// xmax of a locked row is its holder's transaction; a prepared one has no process.
+const FIND_BLOCKER: &str = "
+    SELECT coalesce((SELECT l.pid FROM pg_locks l
+                      WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
+                        AND l.transactionid = s.xmax LIMIT 1), 0)
+      FROM idgen.segment s WHERE s.segment_id = $1 AND s.dropped_at IS NULL";
+
+const MOVE_UP: &str = "
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp()
+     WHERE segment_id = $1 AND max_id < $2
+    RETURNING tag_seq";
+
+const RECORD: &str = "
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
+    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4,
+           jsonb_build_object('issuer', $5, 'pid', pg_backend_pid(), 'segment_id', $6, 'step', $7)
+      FROM idgen.space p
+    RETURNING event_id";
+
+/// Grant the next range of a tag. The range may be used only after the transaction has committed (or inside
+/// it, by the transaction that has made the tag).
+///
+/// # Errors
+/// [`Refused`]; the transaction can go on.
+pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused> {
+    leaf::prepare(client)?;
+    let id = pgrx::Uuid::from_bytes(wish.segment_id);
+    let row = client.update(LOCK_ROW, Some(1), &[id.into()])?.first();
+    if row.is_empty() {
+        return Err(why_no_row(client, id)?);
+    }
+    let row = Row::read(&row)?;
+    let step = row.next_step(wish.lasted_ms);
+    let above = wish.above.map_or(row.max_id, |above| above.max(row.max_id));
+    let range = segment::grant(above, row.limit_id, u64::from(step)).map_err(Refused::Exhausted)?;
+    let last = range.last();
+    let moved = client
+        .update(MOVE_UP, Some(1), &[id.into(), last.into(), (step as i32).into()])?
+        .first();
+    let tag_seq = moved.get::<i64>(1)?.ok_or(Refused::Gone)?;
+    let issuer = match wish.issuer {
+        Issuer::RefillWorker => "refill worker",
+        Issuer::OwnTransaction => "own transaction",
+    };
+    let recorded = client.update(
+        RECORD,
+        Some(1),
+        &[
+            row.tag.as_str().into(),
+            tag_seq.into(),
+            range.first.into(),
+            last.into(),
+            issuer.into(),
+            id.into(),
+            (step as i32).into(),
+        ],
+    )?;
+    // No event, no grant: idgen.space has lost its row.
+    if recorded.is_empty() {
+        return Err(Refused::Query(pgrx::spi::Error::InvalidPosition));
+    }
+    Ok(Granted { range, step })
+}
+
+fn why_no_row(client: &mut SpiClient<'_>, id: pgrx::Uuid) -> Result<Refused, pgrx::spi::Error> {
+    let holder = client.update(FIND_BLOCKER, Some(1), &[id.into()])?.first();
+    if holder.is_empty() {
+        return Ok(Refused::Gone);
+    }
+    let pid = holder.get::<i32>(1)?.unwrap_or(0);
+    Ok(Refused::Locked {
+        blocker_pid: pid.unsigned_abs(),
+    })
+}
+
+struct Row {
+    tag: String,
+    max_id: i64,
+    limit_id: i64,
+    step: u32,
+    max_step: u32,
+    step_hint: Option<u32>,
+}
+
+impl Row {
+    /// The table's constraints forbid NULL and negative steps; a row that has them grants nothing.
+    fn read(row: &SpiTupleTable<'_>) -> Result<Self, Refused> {
+        let unsigned = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+        Ok(Self {
+            tag: row.get::<String>(1)?.ok_or(Refused::Gone)?,
+            max_id: row.get::<i64>(2)?.ok_or(Refused::Gone)?,
+            limit_id: row.get::<i64>(3)?.ok_or(Refused::Gone)?,
+            step: unsigned(row.get::<i32>(4)?).ok_or(Refused::Gone)?,
+            max_step: unsigned(row.get::<i32>(5)?).ok_or(Refused::Gone)?,
+            step_hint: unsigned(row.get::<i32>(6)?),
+        })
+    }
+
+    fn next_step(&self, lasted_ms: Option<u64>) -> u32 {
+        match (self.step_hint, lasted_ms) {
+            (None, _) => self.step,
+            (Some(hint), None) => hint.clamp(self.step.min(self.max_step), self.max_step),
+            (Some(hint), Some(lasted_ms)) => segment::next_step(hint, self.step, self.max_step, lasted_ms),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `idgen_create_segment()`, and the trigger that tells every backend of changed tags and rights.
+
+use super::cache::TAG_BYTES_MAX;
+use super::leaf;
+use crate::call::{Call, current_user, in_recovery, v1_function};
+use crate::error::Error;
+use crate::owner::{AsOwner, Tables};
+use idgen_core::segment::HARD_STEP_MAX;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+v1_function!(idgen_create_segment, create_segment);
+v1_function!(idgen_segment_changed, segment_changed);
+
+const INSERT: &str = "
+    INSERT INTO idgen.segment (tag, owner, start_id, max_id, limit_id, step, max_step)
+    VALUES ($1, (SELECT rolname FROM pg_roles WHERE oid = $2), $3, $4, $5, $6, $7)
+    ON CONFLICT (tag) DO NOTHING
+    RETURNING segment_id";
+
+const RECORD: &str = "
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
+    SELECT p.source_id, p.space_id, 'segment.create', $1, 1,
+           jsonb_build_object('segment_id', $2, 'start_id', $3, 'limit_id', $4, 'owner', session_user)
+      FROM idgen.space p";
+
+/// Arguments of `idgen_create_segment`, checked.
+struct NewTag {
+    tag: String,
+    start_id: i64,
+    limit_id: i64,
+    step: i32,
+    max_step: i32,
+}
+
+fn wrong(message: impl Into<String>, hint: &'static str) -> Error {
+    Error::InvalidParameter {
+        message: message.into(),
+        hint,
+    }
+}
+
+fn check_step(name: &str, value: i32) -> Result<i32, Error> {
+    if (1..=HARD_STEP_MAX as i32).contains(&value) {
+        return Ok(value);
+    }
+    Err(wrong(
+        format!("{name} must be between 1 and {HARD_STEP_MAX}, not {value}"),
+        "A step is how many ids one database write grants.",
+    ))
+}
+
+impl NewTag {
+    fn from_args(call: Call) -> Result<Self, Error> {
+        let null = |name| move || Error::NullArgument { name };
+        let tag = call.text(0)?.ok_or_else(null("tag"))?;
+        if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
+            return Err(wrong(
+                format!("a segment tag has 1 to {TAG_BYTES_MAX} bytes, not {}", tag.len()),
+                "",
+            ));
+        }
+        let start_id = call.bigint(1).ok_or_else(null("start_id"))?;
+        let step = check_step("step", call.integer(2).ok_or_else(null("step"))?)?;
+        let max_step = check_step("max_step", call.integer(3).ok_or_else(null("max_step"))?)?;
+        let limit_id = call.bigint(4).ok_or_else(null("limit_id"))?;
+        if max_step < step {
+            return Err(wrong(format!("max_step {max_step} is below step {step}"), ""));
+        }
+        if start_id < 1 {
+            return Err(wrong(format!("start_id must be at least 1, not {start_id}"), ""));
+        }
+        if limit_id < start_id {
+            return Err(wrong(
+                format!("limit_id {limit_id} is below start_id {start_id}"),
+                "",
+            ));
+        }
+        Ok(Self {
+            tag: tag.into(),
+            start_id,
+            limit_id,
+            step,
+            max_step,
+        })
+    }
+}
+
+fn create_segment(call: Call) -> Result<pg_sys::Datum, Error> {
+    let new = NewTag::from_args(call)?;
+    if in_recovery() {
+        return Err(Error::InRecovery);
+    }
+    let tables = Tables::of_this_database().ok_or_else(|| Error::Internal {
+        message: "table idgen.segment is missing".into(),
+    })?;
+    let user = current_user();
+    let _as_owner = AsOwner::begin(tables.owner);
+    let made = Spi::connect_mut(|client| insert(client, &new, user))?;
+    if made {
+        Ok(pg_sys::Datum::null())
+    } else {
+        Err(Error::TagExists { tag: new.tag })
+    }
+}
+
+/// `false`: the tag is there already.
+fn insert(
+    client: &mut pgrx::spi::SpiClient<'_>,
+    new: &NewTag,
+    user: pg_sys::Oid,
+) -> Result<bool, pgrx::spi::Error> {
+    leaf::prepare(client)?;
+    let rows = client.update(
+        INSERT,
+        None,
+        &[
+            new.tag.as_str().into(),
+            user.into(),
+            new.start_id.into(),
+            (new.start_id - 1).into(),
+            new.limit_id.into(),
+            new.step.into(),
+            new.max_step.into(),
+        ],
+    )?;
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    let segment_id = rows.first().get::<pgrx::Uuid>(1)?;
+    client.update(
+        RECORD,
+        None,
+        &[
+            new.tag.as_str().into(),
+            segment_id.into(),
+            new.start_id.into(),
+            new.limit_id.into(),
+        ],
+    )?;
+    Ok(true)
+}
+
+/// Trigger of the tables that [`super::cache`] depends on.
+fn segment_changed(call: Call) -> Result<pg_sys::Datum, Error> {
+    let relation = call.trigger_relation().ok_or_else(|| Error::Internal {
+        message: "idgen.segment_changed() was not called as a trigger".into(),
+    })?;
+    // SAFETY: a relation that is open; the message leaves with the commit.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation) };
+    Ok(pg_sys::Datum::null())
+}

@@ -1,0 +1,174 @@
+//! `idgen_segment()`: dense ids from ranges in shared memory.
+//!
+//! ```text
+//! idgen_segment(tag) -> cache (this backend: tag -> place) -> buffer (shared memory) -> id
+//!                          | unknown tag                        | empty: ask a refill worker and wait
+//!                        catalog (rights, segment uuid)         `- worker -> grant -> publish
+//!                          | made by this transaction
+//!                        own (grant in this transaction)
+//! ```
+
+mod cache;
+mod catalog;
+pub mod grant;
+mod leaf;
+mod manage;
+mod own;
+mod view;
+
+use crate::call::{Call, current_user, in_recovery, v1_function};
+use crate::error::Error;
+use crate::shmem::{Failure, SegmentSlot, Shared, shared};
+use crate::{clock, guc};
+use idgen_core::segment::Take;
+use pgrx::pg_sys;
+use std::sync::atomic::Ordering;
+
+/// A waiter asks again this often: a worker that died with the request leaves no other trace.
+const ASK_AGAIN_MS: u64 = 100;
+
+v1_function!(idgen_segment, segment);
+
+/// Hook the caches of this module into Postgres' own invalidation; once per process.
+pub fn define_callbacks() {
+    cache::define_callback();
+    own::define_callbacks();
+}
+
+#[inline(always)]
+fn segment(call: Call) -> Result<pg_sys::Datum, Error> {
+    let tag = call.text_bytes(0).ok_or(Error::NullArgument { name: "tag" })?;
+    let user = current_user();
+    let id = match cache::last(tag, user) {
+        Some(slot) => match slot.buffer.take(1) {
+            Take::Ids {
+                first, refill: false, ..
+            } => first,
+            Take::Ids { first, .. } => {
+                ask(slot);
+                first
+            }
+            Take::Empty { .. } => wait_for_one(tag, slot)?,
+        },
+        None => find_and_take(tag, user)?,
+    };
+    Ok(pg_sys::Datum::from(id))
+}
+
+#[cold]
+#[inline(never)]
+fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    if in_recovery() {
+        return Err(Error::InRecovery);
+    }
+    let slot = match cache::find(tag, user) {
+        Some(slot) => slot,
+        None => {
+            let name = tag_name(tag);
+            let found = catalog::find(name.as_ref(), user)?;
+            if found.made_by_this_transaction {
+                return own::take(&found);
+            }
+            let place = shared.segment(found.database, found.segment_id);
+            let slot = place.ok_or(Error::SegmentTableFull {
+                segments_max: shared.segments_max(),
+            })?;
+            cache::remember(tag, user, slot, found.tables);
+            slot
+        }
+    };
+    match slot.buffer.take(1) {
+        Take::Ids { first, refill, .. } => {
+            if refill {
+                ask(slot);
+            }
+            Ok(first)
+        }
+        Take::Empty { .. } => wait_for_one(tag, slot),
+    }
+}
+
+fn tag_name(tag: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(tag)
+}
+
+/// Tell a worker, or the launcher, that this tag needs a range.
+#[cold]
+fn ask(slot: &SegmentSlot) {
+    slot.wanted.store(true, Ordering::SeqCst);
+    if let Some(shared) = shared() {
+        shared.wake_refill(slot.database());
+    }
+}
+
+/// The buffer is empty: sleep until the refill has published, interruptible, not for ever.
+#[cold]
+#[inline(never)]
+fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<i64, Error> {
+    let began = clock::boot();
+    slot.set_failure(Failure::None);
+    slot.prepare_to_wait();
+    let outcome = loop {
+        if let Take::Ids { first, refill, .. } = slot.buffer.take(1) {
+            if refill {
+                ask(slot);
+            }
+            break Ok(first);
+        }
+        let waited_ms = clock::boot().since(began);
+        if let Some(error) = settled(tag, slot, waited_ms) {
+            break Err(error);
+        }
+        ask(slot);
+        let left_ms = guc::segment_wait_ms().saturating_sub(waited_ms).max(1);
+        slot.wait(left_ms.min(ASK_AGAIN_MS));
+    };
+    slot.stop_waiting();
+    outcome
+}
+
+/// The error that ends a wait, if it is time.
+fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Error> {
+    let tag = || tag_name(tag).into_owned();
+    match slot.failure() {
+        Failure::Gone => {
+            cache::forget_all();
+            Some(Error::UnknownTag { tag: tag() })
+        }
+        Failure::Exhausted => {
+            let limit_id = slot.limit_id.load(Ordering::Acquire);
+            Some(Error::TagExhausted { tag: tag(), limit_id })
+        }
+        failure if waited_ms >= guc::segment_wait_ms() => Some(Error::RefillTimedOut {
+            tag: tag(),
+            waited_ms,
+            cause: cause(slot, failure),
+        }),
+        _ => None,
+    }
+}
+
+/// What held the refill up, for the person who reads the error.
+fn cause(slot: &SegmentSlot, failure: Failure) -> String {
+    match failure {
+        Failure::RowLocked => match slot.blocker_pid.load(Ordering::Acquire) {
+            0 => "Another transaction holds the row of the tag; it has no process of its own (a prepared transaction: see pg_prepared_xacts).".into(),
+            pid => format!("Process {pid} holds the row of the tag in its transaction."),
+        },
+        Failure::Error => "The refill worker met an error; the server log has it.".into(),
+        Failure::NoWorker => {
+            "No background worker could be started for this database; max_worker_processes may be used up.".into()
+        }
+        Failure::None | Failure::Gone | Failure::Exhausted => {
+            "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()
+        }
+    }
+}
+
+/// The slots of one database that want a range.
+pub fn wanted_in(shared: &Shared, database: u32) -> impl Iterator<Item = &SegmentSlot> {
+    shared
+        .segments_in_use()
+        .filter(move |slot| slot.database() == database && slot.wanted.load(Ordering::SeqCst))
+}

@@ -1,0 +1,59 @@
+//! `idgen_uuidv7()`: state of one process, random bits drawn from the server's strong source in batches.
+
+use crate::call::{Call, uuid_result, v1_function};
+use crate::clock;
+use crate::error::Error;
+use idgen_core::uuidv7::{Generator, RandomPool};
+use pgrx::pg_sys;
+use std::cell::RefCell;
+
+struct State {
+    generator: Generator,
+    pool: RandomPool,
+    /// Process that the state belongs to; a fork must not go on with its parent's random bytes.
+    pid: i32,
+}
+
+thread_local! {
+    static STATE: RefCell<State> =
+        const { RefCell::new(State { generator: Generator::new(), pool: RandomPool::new(), pid: 0 }) };
+}
+
+v1_function!(idgen_uuidv7, uuidv7);
+
+#[inline(always)]
+fn uuidv7(_call: Call) -> Result<pg_sys::Datum, Error> {
+    let uuid = STATE.with_borrow_mut(|state| {
+        // SAFETY: a plain variable of this process.
+        let pid = unsafe { pg_sys::MyProcPid };
+        let random = match state.pool.take() {
+            Some(random) if state.pid == pid => random,
+            _ => draw(state, pid)?,
+        };
+        Ok::<_, Error>(state.generator.next(clock::wall_ns(), random))
+    })?;
+    uuid_result(uuid)
+}
+
+#[cold]
+fn draw(state: &mut State, pid: i32) -> Result<u64, Error> {
+    if state.pid != pid {
+        *state = State {
+            generator: Generator::new(),
+            pool: RandomPool::new(),
+            pid,
+        };
+    }
+    let failed = || Error::Internal {
+        message: "the server's strong random source failed".into(),
+    };
+    state.pool.try_refill(|bytes| {
+        // SAFETY: writes exactly the bytes of the slice.
+        if unsafe { pg_sys::pg_strong_random(bytes.as_mut_ptr().cast(), bytes.len()) } {
+            Ok(())
+        } else {
+            Err(failed())
+        }
+    })?;
+    state.pool.take().ok_or_else(failed)
+}

@@ -1,0 +1,368 @@
+//! The launcher and the refill workers: they grant ranges so that callers do not have to.
+//!
+//! The launcher starts with the server, has no database, and starts at most `idgen.max_refill_workers`
+//! workers at a time, one per database, the database with the most tags in need first. A worker serves its
+//! database's requests one after the other (so one grant per tag is in flight) and goes after an idle second,
+//! so that DROP DATABASE is not held up.
+//!
+//! No request is lost: a caller sets `wanted`, then looks for a registered worker to wake; a worker that goes
+//! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
+//! callers, who ask again every 100 ms.
+
+use crate::owner::{AsOwner, Tables};
+use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
+use crate::segment::wanted_in;
+use crate::shmem::{Failure, RefillWorker, SegmentSlot, Shared, shared};
+use crate::{clock, guc};
+use idgen_core::segment::Publication;
+use pgrx::bgworkers::{
+    BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime,
+    DynamicBackgroundWorker,
+};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A worker without work goes after this time.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The launcher looks around at least this often: a dead worker wakes nobody.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// … and this often while a database waits for a free worker.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+const LIBRARY: &str = "pg_idgen";
+
+pub fn register_launcher() {
+    BackgroundWorkerBuilder::new("pg_idgen launcher")
+        .set_type("pg_idgen launcher")
+        .set_library(LIBRARY)
+        .set_function("idgen_launcher_main")
+        .enable_shmem_access(None)
+        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_restart_time(Some(Duration::from_secs(1)))
+        .load();
+}
+
+unsafe extern "C-unwind" {
+    fn idgen_worker_signals();
+}
+
+/// Sleep until woken or the time is over; serves interrupts (a SIGTERM ends the process here).
+fn sleep(time: Duration) {
+    crate::call::nap(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    reload_settings();
+}
+
+fn reload_settings() {
+    // SAFETY: plain variables and the function meant for them, in the main loop of a worker.
+    unsafe {
+        if pg_sys::ConfigReloadPending != 0 {
+            pg_sys::ConfigReloadPending = 0;
+            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        }
+    }
+}
+
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_launcher_main(_argument: pg_sys::Datum) {
+    // SAFETY: first thing in a background worker, as Postgres wants it.
+    unsafe { idgen_worker_signals() };
+    let Some(shared) = shared() else { return };
+    // SAFETY: this process's own latch.
+    shared.set_launcher_latch(unsafe { pg_sys::MyLatch });
+    let mut launcher = Launcher {
+        shared,
+        running: Vec::new(),
+    };
+    loop {
+        launcher.reap();
+        let all_served = launcher.start_where_needed();
+        sleep(if all_served { LOOK_AROUND } else { LOOK_AGAIN });
+    }
+}
+
+struct Launcher {
+    shared: &'static Shared,
+    running: Vec<Running>,
+}
+
+struct Running {
+    database: u32,
+    entry: usize,
+    worker: DynamicBackgroundWorker,
+}
+
+impl Launcher {
+    /// Forget the workers that are gone.
+    fn reap(&mut self) {
+        let shared = self.shared;
+        self.running.retain(|running| {
+            if !matches!(running.worker.pid(), Err(BackgroundWorkerStatus::Stopped)) {
+                return true;
+            }
+            let entry = &shared.refill_workers[running.entry];
+            // A worker that died has not taken its registration back.
+            entry.database.store(0, Ordering::SeqCst);
+            if !entry.served.load(Ordering::Acquire) {
+                // It never got into its database, which may be gone: whoever still waits will ask again.
+                fail_wanted(shared, running.database);
+            }
+            false
+        });
+    }
+
+    /// `false`: a database in need has to wait for its turn.
+    fn start_where_needed(&mut self) -> bool {
+        let mut needs: HashMap<u32, usize> = HashMap::new();
+        for slot in self
+            .shared
+            .segments_in_use()
+            .filter(|slot| slot.wanted.load(Ordering::SeqCst))
+        {
+            *needs.entry(slot.database()).or_default() += 1;
+        }
+        needs.retain(|database, _| self.running.iter().all(|running| running.database != *database));
+        let mut by_need: Vec<(u32, usize)> = needs.into_iter().collect();
+        by_need.sort_by_key(|(database, tags)| (std::cmp::Reverse(*tags), *database));
+        for (database, _) in &by_need {
+            if self.running.len() >= guc::max_refill_workers() {
+                return false;
+            }
+            self.start(*database);
+        }
+        true
+    }
+
+    fn start(&mut self, database: u32) {
+        let taken = |entry: &usize| self.running.iter().any(|running| running.entry == *entry);
+        let Some(entry) = (0..guc::REFILL_WORKERS_MAX).find(|entry| !taken(entry)) else {
+            return;
+        };
+        self.shared.refill_workers[entry]
+            .served
+            .store(false, Ordering::Release);
+        // SAFETY: a plain variable of this process.
+        let own_pid = unsafe { pg_sys::MyProcPid };
+        let worker = BackgroundWorkerBuilder::new("pg_idgen refill worker")
+            .set_type("pg_idgen refill worker")
+            .set_library(LIBRARY)
+            .set_function("idgen_refill_main")
+            .enable_spi_access()
+            .set_argument(Some(pg_sys::Datum::from(
+                (entry as u64) << 32 | u64::from(database),
+            )))
+            .set_notify_pid(own_pid)
+            .load_dynamic();
+        match worker {
+            Ok(worker) => self.running.push(Running {
+                database,
+                entry,
+                worker,
+            }),
+            Err(_) => fail_wanted(self.shared, database),
+        }
+    }
+}
+
+fn fail_wanted(shared: &Shared, database: u32) {
+    for slot in wanted_in(shared, database) {
+        slot.wanted.store(false, Ordering::SeqCst);
+        slot.set_failure(Failure::NoWorker);
+        slot.wake_waiters();
+    }
+}
+
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
+    // SAFETY: first thing in a background worker, as Postgres wants it.
+    unsafe { idgen_worker_signals() };
+    let Some(shared) = shared() else { return };
+    let argument = argument.value() as u64;
+    let (entry, database) = ((argument >> 32) as usize, argument as u32);
+    BackgroundWorker::connect_worker_to_spi_by_oid(Some(pg_sys::Oid::from(database)), None);
+    pin_settings();
+    let entry: &RefillWorker = &shared.refill_workers[entry];
+    entry.served.store(true, Ordering::Release);
+    entry.register(database);
+    let mut idle_since = clock::boot();
+    while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
+        let served = wanted_in(shared, database)
+            .map(|slot| refill(shared, slot))
+            .count();
+        if served == 0 {
+            sleep(IDLE);
+        } else {
+            idle_since = clock::boot();
+        }
+    }
+    entry.register(0);
+    if wanted_in(shared, database).next().is_some() {
+        shared.wake_launcher();
+    }
+}
+
+/// Whatever the database, the role or the server has set: a grant is durable before it is used, short, and
+/// reads what is committed.
+fn pin_settings() {
+    for (name, value) in [
+        (c"synchronous_commit", c"on"),
+        (c"default_transaction_isolation", c"read committed"),
+        (c"default_transaction_read_only", c"off"),
+        (c"default_transaction_deferrable", c"off"),
+        (c"lock_timeout", c"100ms"),
+        (c"statement_timeout", c"0"),
+        (c"idle_in_transaction_session_timeout", c"0"),
+        (c"session_replication_role", c"origin"),
+    ] {
+        // SAFETY: constants; the worker runs as the bootstrap superuser.
+        unsafe {
+            pg_sys::SetConfigOption(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_SUSET,
+                pg_sys::GucSource::PGC_S_OVERRIDE,
+            );
+        }
+    }
+}
+
+/// Serve one request: one short transaction, then publish.
+fn refill(shared: &Shared, slot: &SegmentSlot) {
+    slot.wanted.store(false, Ordering::SeqCst);
+    let incarnation = slot.buffer.incarnation();
+    let has_room = {
+        let _locked = shared.lock_segments();
+        slot.buffer.has_room()
+    };
+    if !has_room {
+        slot.wake_waiters();
+        return;
+    }
+    let began = clock::boot();
+    let lasted_ms = match slot.granted_boot_ms.load(Ordering::Relaxed) {
+        0 => None,
+        granted_ms => Some(began.0.saturating_sub(granted_ms)),
+    };
+    let wish = Wish {
+        segment_id: slot.id(),
+        issuer: Issuer::RefillWorker,
+        lasted_ms,
+        above: None,
+    };
+    let began_ns = clock::wall_ns();
+    match grant_durably(&wish) {
+        Some(Ok(granted)) => {
+            // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
+            // process ends here and the range is burned.
+            pgrx::check_for_interrupts!();
+            publish(shared, slot, &granted, incarnation);
+            slot.granted_boot_ms.store(began.0, Ordering::Relaxed);
+            slot.refill_us_last.store(
+                clock::wall_ns().saturating_sub(began_ns) / 1_000,
+                Ordering::Relaxed,
+            );
+        }
+        Some(Err(refused)) => note_refusal(slot, &refused),
+        None => note_failure(slot, Failure::Error),
+    }
+    slot.wake_waiters();
+}
+
+fn publish(shared: &Shared, slot: &SegmentSlot, granted: &Granted, incarnation: u64) {
+    let range = Publication {
+        base: granted.range.first,
+        len: granted.range.count,
+        incarnation,
+    };
+    let published = {
+        let _locked = shared.lock_segments();
+        slot.buffer.publish(range)
+    };
+    match published {
+        Ok(()) => {
+            slot.step.store(granted.step, Ordering::Relaxed);
+            slot.refills.fetch_add(1, Ordering::Relaxed);
+            slot.blocker_pid.store(0, Ordering::Relaxed);
+            slot.set_failure(Failure::None);
+        }
+        Err(error) => {
+            note_failure(slot, Failure::Error);
+            pgrx::log!(
+                "pg_idgen: granted ids {} to {} are burned: {error}",
+                range.base,
+                granted.range.last()
+            );
+        }
+    }
+}
+
+fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
+    match refused {
+        Refused::Locked { blocker_pid } => {
+            slot.blocker_pid.store(*blocker_pid, Ordering::Release);
+            note_failure(slot, Failure::RowLocked);
+        }
+        Refused::Gone => note_failure(slot, Failure::Gone),
+        Refused::Exhausted(exhausted) => {
+            slot.limit_id.store(exhausted.limit_id, Ordering::Release);
+            note_failure(slot, Failure::Exhausted);
+        }
+        Refused::Query(error) => {
+            note_failure(slot, Failure::Error);
+            pgrx::log!("pg_idgen: refill: {error}");
+        }
+    }
+}
+
+fn note_failure(slot: &SegmentSlot, failure: Failure) {
+    slot.refill_failures.fetch_add(1, Ordering::Relaxed);
+    slot.set_failure(failure);
+}
+
+/// Grant in a transaction of its own. `None`: an error, which is in the server log; nothing was granted, or
+/// nobody can know, and the range is burned.
+fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
+    PgTryBuilder::new(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: the worker's main loop, outside any transaction.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        }
+        let outcome = match Tables::of_this_database() {
+            None => Err(Refused::Gone),
+            Some(tables) => {
+                let _as_owner = AsOwner::begin(tables.owner);
+                Spi::connect_mut(|client| grant(client, wish))
+            }
+        };
+        // SAFETY: what was begun above. A refusal has changed nothing worth an abort but may have made leaves.
+        unsafe {
+            pg_sys::PopActiveSnapshot();
+            pg_sys::CommitTransactionCommand();
+        }
+        Some(outcome)
+    }))
+    .catch_others(|error| {
+        // SAFETY: the error was caught in the main loop, where aborting is what Postgres' own workers do.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        report(&error);
+        None
+    })
+    .execute()
+}
+
+fn report(error: &pg_sys::panic::CaughtError) {
+    use pg_sys::panic::CaughtError;
+    match error {
+        CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
+            pgrx::log!("pg_idgen: refill: {}", report.message());
+        }
+        CaughtError::RustPanic { ereport, .. } => pgrx::log!("pg_idgen: refill: {}", ereport.message()),
+    }
+}

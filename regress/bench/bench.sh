@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# What an id costs, as ratios taken in one run (DESIGN.md 9): a throwaway cluster with the installed
+# extension, the daemon with 1 and then 8 workers. BENCH_ROUNDS (5), BENCH_CALLS (1,000,000) and
+# BENCH_ROWS (2,000,000) change the amounts. Falling short is reported, not an error: the numbers are for a quiet machine.
+source "$(dirname "${BASH_SOURCE[0]}")/../../make/lib.sh"
+find_postgres
+
+ROUNDS=${BENCH_ROUNDS:-5}
+CALLS=${BENCH_CALLS:-1000000}
+ROWS=${BENCH_ROWS:-2000000}
+SCRATCH='' IDGEND_PID=''
+IDGEND=$CARGO_TARGET_DIR/debug/idgend
+
+db() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$SCRATCH" -p 5432 -U postgres -d postgres "$@"; }
+
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM
+    if [ "$status" -ne 0 ] && [ -n "$SCRATCH" ]; then
+        tail -n 30 "$SCRATCH/server.log" "$SCRATCH/idgend.log" 2>/dev/null || true
+    fi
+    if [ -n "$IDGEND_PID" ]; then stop_process "$IDGEND_PID" 10 || true; fi
+    if [ -n "$SCRATCH" ]; then
+        cluster_stop "$SCRATCH" immediate || true
+        rm -rf "$SCRATCH"
+    fi
+    exit "$status"
+}
+
+# daemon_with WORKERS: restarts the daemon with that many identities.
+daemon_with() {
+    if [ -n "$IDGEND_PID" ]; then stop_process "$IDGEND_PID" 10; fi
+    cat >"$SCRATCH/idgend.toml" <<TOML
+[postgres]
+url = "host=$SCRATCH port=5432 user=idgend dbname=postgres"
+[workers]
+count = $1
+[http]
+listen = ""
+TOML
+    "$IDGEND" --config "$SCRATCH/idgend.toml" >>"$SCRATCH/idgend.log" 2>&1 </dev/null &
+    IDGEND_PID=$!
+    wait_until 30 open_slots_are "$1" || die "no $1 open slots within 30 s"
+}
+
+open_slots_are() { [ "$(db -A -t -c "SELECT count(*) FROM idgen.slots WHERE state = 'open'")" = "$1" ]; }
+
+# scaling NAME EXPRESSION: the same loop by one client and by two at once.
+scaling() {
+    local clients tps
+    printf 'SELECT count(%s) FROM (SELECT generate_series(1, %s)) t;\n' "$2" "$CALLS" >"$SCRATCH/scaling.sql"
+    for clients in 1 2; do
+        tps=$("$PG_BIN/pgbench" -n -c "$clients" -j "$clients" -t "$ROUNDS" -f "$SCRATCH/scaling.sql" \
+            -h "$SCRATCH" -p 5432 -U postgres postgres 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
+        # pgbench counts statements of all clients together; the report wants them per client.
+        db -c "INSERT INTO bench_scaling VALUES ('$1', $clients, $tps / $clients)"
+    done
+}
+
+main() {
+    [ -x "$IDGEND" ] || cargo build --locked -p idgen-daemon --bins
+    trap cleanup EXIT
+    trap 'exit 130' INT TERM
+    SCRATCH=$(scratch_dir bench)
+    say "throwaway PostgreSQL $PG_MAJOR, $ROUNDS rounds of $CALLS calls"
+    cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'" "shared_buffers = 512MB" \
+        "max_wal_size = 8GB" "checkpoint_timeout = 1h" "jit = off" "max_parallel_workers_per_gather = 0" \
+        "autovacuum = off"
+    cluster_start "$SCRATCH"
+    db -c 'CREATE EXTENSION pg_idgen' -c 'CREATE ROLE idgend LOGIN' -c "SELECT idgen.grant_daemon('idgend')" >/dev/null
+    db -c "SELECT idgen_create_segment('bench', step => 1000000, max_step => 1000000)" >/dev/null
+    db -f regress/bench/measure.sql
+
+    say "one slot"
+    daemon_with 1
+    db -c "CALL bench_calls($ROUNDS, $CALLS, ARRAY[['idgen_snowflake(), 1 slot', 'idgen_snowflake()']])"
+
+    say "eight slots: calls"
+    daemon_with 8
+    db -c "CALL bench_calls($ROUNDS, $CALLS, ARRAY[
+        ['empty loop', 'g'],
+        ['nextval()', \$\$nextval('bench_plain')\$\$],
+        ['gen_random_uuid()', 'gen_random_uuid()'],
+        ['idgen_snowflake(), 8 slots', 'idgen_snowflake()'],
+        ['idgen_uuidv7()', 'idgen_uuidv7()'],
+        ['idgen_segment()', \$\$idgen_segment('bench')\$\$]])"
+
+    say "two backends at once"
+    scaling 'idgen_snowflake()' 'idgen_snowflake()'
+
+    say "INSERT … SELECT of $ROWS rows into a table with that DEFAULT primary key"
+    db -c "SET client_min_messages = warning" -c "CALL bench_inserts($ROUNDS, $ROWS, ARRAY[
+        ['insert bigserial', 'bigserial PRIMARY KEY'],
+        ['insert snowflake', 'bigint PRIMARY KEY DEFAULT idgen_snowflake()'],
+        ['insert segment', \$\$bigint PRIMARY KEY DEFAULT idgen_segment('bench')\$\$],
+        ['insert uuidv7', 'uuid PRIMARY KEY DEFAULT idgen_uuidv7()'],
+        ['insert uuidv4', 'uuid PRIMARY KEY DEFAULT gen_random_uuid()']])"
+
+    db -f regress/bench/report.sql
+    stop_process "$IDGEND_PID" 10 && IDGEND_PID=''
+    cluster_stop "$SCRATCH"
+}
+
+main

@@ -1,0 +1,52 @@
+-- Medians, and the numbers to hold of the design. CPU time decides; wall time stands beside it.
+\pset footer off
+\echo
+\echo Per call, the empty loop subtracted (ns)
+SELECT m.name,
+       round((m.wall_ns - e.wall_ns)::numeric, 1) AS wall_ns,
+       round((m.cpu_ns - e.cpu_ns)::numeric, 1) AS cpu_ns,
+       round(((m.cpu_ns - e.cpu_ns) / (n.cpu_ns - e.cpu_ns))::numeric, 2) AS "× nextval()"
+  FROM bench_median m, bench_median e, bench_median n
+ WHERE e.name = 'empty loop' AND n.name = 'nextval()'
+   AND m.name NOT LIKE 'insert %' AND m.name NOT IN ('empty loop', 'idgen_snowflake(), 1 slot')
+ ORDER BY m.cpu_ns;
+
+CREATE TEMP VIEW net AS
+    SELECT m.name, m.cpu_ns - e.cpu_ns AS ns FROM bench_median m, bench_median e WHERE e.name = 'empty loop';
+
+-- sense: '>=' or '<='.
+CREATE TEMP VIEW verdict AS
+    WITH cost AS (SELECT name, ns FROM net),
+    ratio AS (
+        SELECT 10 AS nth, 'idgen_snowflake(), 1 slot: ids per ms / 4,096' AS what,
+               1e6 / wall_ns / 4096 AS measured, '>=' AS sense, 0.95 AS hold
+          FROM bench_median WHERE name = 'idgen_snowflake(), 1 slot'
+        UNION ALL
+        SELECT h.nth, h.name || ' / ' || h.base, a.ns / b.ns, '<=', h.hold
+          FROM (VALUES (20, 'idgen_snowflake(), 8 slots', 'nextval()', 0.5),
+                       (30, 'idgen_uuidv7()', 'nextval()', 0.35),
+                       (40, 'idgen_uuidv7()', 'gen_random_uuid()', 0.07),
+                       (50, 'idgen_segment()', 'nextval()', 0.6)) h (nth, name, base, hold)
+          JOIN cost a ON a.name = h.name JOIN cost b ON b.name = h.base
+        UNION ALL
+        SELECT 60, 'two backends, 8 slots / one backend: ' || two.name, two.tps * 2 / one.tps, '>=', 1.5
+          FROM bench_scaling one JOIN bench_scaling two USING (name) WHERE one.clients = 1 AND two.clients = 2
+        UNION ALL
+        SELECT h.nth, h.name || ' rows/s / insert bigserial', b.wall_ns / a.wall_ns, '>=', h.hold
+          FROM (VALUES (70, 'insert snowflake', 1.0), (80, 'insert segment', 1.0), (90, 'insert uuidv7', 0.85))
+                 h (nth, name, hold)
+          JOIN bench_median a ON a.name = h.name JOIN bench_median b ON b.name = 'insert bigserial'
+        UNION ALL
+        SELECT 95, 'index of uuidv7 / index of random v4', avg(bytes) FILTER (WHERE name = 'insert uuidv7')
+               / avg(bytes) FILTER (WHERE name = 'insert uuidv4'), '<=', 0.8
+          FROM bench_index
+    )
+    SELECT nth, what, measured::numeric, sense, hold,
+           CASE WHEN sense = '>=' AND measured >= hold OR sense = '<=' AND measured <= hold
+                THEN 'PASS' ELSE 'FALLS SHORT' END AS verdict
+      FROM ratio;
+
+\echo Ratios of this run against the numbers to hold
+SELECT what, round(measured, 3) AS measured, sense || ' ' || hold AS hold, verdict FROM verdict ORDER BY nth;
+SELECT count(*) FILTER (WHERE verdict = 'PASS') || ' of ' || count(*) || ' numbers hold on this machine' AS summary
+  FROM verdict;

@@ -1,0 +1,50 @@
+-- The daemon's control functions. Contract version 1: see idgen-core/src/contract.rs.
+-- Nothing here is executable by PUBLIC; idgen.grant_daemon(role) opens it for the daemon's role.
+
+CREATE FUNCTION idgen.server_clock(
+    OUT boot_id uuid, OUT boottime_ms bigint, OUT wall_ms bigint, OUT in_recovery boolean,
+    OUT cell_id uuid, OUT extension_version text, OUT contract_version integer)
+RETURNS record
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_server_clock';
+COMMENT ON FUNCTION idgen.server_clock() IS
+'Daemon: identity of this shared memory and readings of this server''s clocks. boot_id is random and new whenever shared memory is (also after a crash-restart); boottime_ms is CLOCK_BOOTTIME and wall_ms CLOCK_REALTIME, both in ms, of the Postgres host; cell_id is NULL until the first install. The call also counts as a sign of life of the daemon (idgen.lease_wait_ms). Error: IG011 not preloaded.';
+
+CREATE FUNCTION idgen.install_lease(
+    contract integer, boot_id uuid, cell_id uuid, format text, kind text, identity integer,
+    token_epoch bigint, token_revision bigint, floor_ms bigint, ceiling_ms bigint, deadline_ms bigint,
+    anchor_wall_ms bigint, anchor_boottime_ms bigint)
+RETURNS boolean
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_install_lease';
+COMMENT ON FUNCTION idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint) IS
+'Daemon: open a leased identity for minting. Ids carry timestamps in [floor_ms, ceiling_ms] (Unix ms) and are minted until deadline_ms (CLOCK_BOOTTIME of this server, ms). The token is (epoch, revision), compared in that order. anchor_*: a reading of server_clock() whose wall time the daemon has found good. Returns true when installed, false when the very same token is installed already. Errors: IG101 another boot id, IG102 token not newer, IG103 floor not above what was minted, IG104 deadline passed, IG105 another cell, IG106 contract version, IG009 format mismatch, IG012 in recovery, 22023 bad argument.';
+
+CREATE FUNCTION idgen.extend_lease(
+    contract integer, boot_id uuid, kind text, identity integer,
+    token_epoch bigint, token_revision bigint, ceiling_ms bigint, deadline_ms bigint,
+    anchor_wall_ms bigint, anchor_boottime_ms bigint)
+RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_extend_lease';
+COMMENT ON FUNCTION idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint) IS
+'Daemon: raise ceiling and deadline of the token that is installed; never lowers either, never opens a closed one. anchor_* NULL: the wall clock was not found good, keep the older anchor. Returns false when that token is not the open one here (the daemon must then take a new one). Errors: IG101 another boot id, IG106 contract version, 22023 bad argument.';
+
+CREATE FUNCTION idgen.fence_lease(
+    boot_id uuid, kind text, identity integer, token_epoch bigint, token_revision bigint)
+RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_fence_lease';
+COMMENT ON FUNCTION idgen.fence_lease(uuid, text, integer, bigint, bigint) IS
+'Daemon: close this token now. After the call returns no id of it is minted. Returns the exact last millisecond (Unix ms) that it may have minted in (floor - 1 when it minted nothing), or NULL when that token is not the latest one installed. Error: IG101 another boot id.';
+
+CREATE FUNCTION idgen.slot_states(
+    OUT kind text, OUT identity integer, OUT state text, OUT generation integer,
+    OUT token_epoch bigint, OUT token_revision bigint,
+    OUT floor_ms bigint, OUT last_ms bigint, OUT ceiling_ms bigint,
+    OUT deadline_ms bigint, OUT deadline_in_ms bigint)
+RETURNS SETOF record
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 8
+AS 'MODULE_PATHNAME', 'idgen_slot_states';
+COMMENT ON FUNCTION idgen.slot_states() IS
+'Every identity that was installed since this shared memory was made. state: open, expired (deadline passed), fenced. *_ms are Unix ms except deadline_ms (CLOCK_BOOTTIME ms); last_ms is floor_ms - 1 when nothing was minted. Without shared memory: no rows.';

@@ -1,0 +1,80 @@
+-- The embedded lease store: the tables of a *coordinator* database, read and written by daemons only.
+-- Never dumped (a restored store must not come back to life), hence not registered for pg_dump.
+
+CREATE TABLE idgen.cell (
+    one               boolean PRIMARY KEY DEFAULT true CHECK (one),
+    cell_id           uuid    NOT NULL,
+    worker_format     text    NOT NULL,
+    epoch             bigint  NOT NULL CHECK (epoch >= 0),
+    epoch_nonce       uuid    NOT NULL,
+    min_floor_ms      bigint  NOT NULL DEFAULT 0,
+    revision          bigint  NOT NULL DEFAULT 0,
+    sealed_reason     text,
+    region            integer,
+    system_identifier bigint  NOT NULL,
+    timeline          integer NOT NULL,
+    database_oid      oid     NOT NULL,
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE idgen.cell IS 'Embedded lease store: the one row that names the cell. Made by the first daemon that uses this database as its store; never dumped.';
+COMMENT ON COLUMN idgen.cell.one IS 'Always true: there is at most one row.';
+COMMENT ON COLUMN idgen.cell.cell_id IS 'Snowflakes are unique within one cell and one format.';
+COMMENT ON COLUMN idgen.cell.worker_format IS 'Format of the ids minted by worker identities; a property of the cell, never of a server.';
+COMMENT ON COLUMN idgen.cell.epoch IS 'Rises after every restore; its parity names the half of the worker pool that may be leased.';
+COMMENT ON COLUMN idgen.cell.epoch_nonce IS 'Random name of this epoch, compared by value: two histories may reach the same number.';
+COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window begins below this Unix ms.';
+COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
+COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until the epoch is advanced, and this says why.';
+COMMENT ON COLUMN idgen.cell.region IS 'Region of the cell for formats that carry one; claimed once.';
+COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
+COMMENT ON COLUMN idgen.cell.timeline IS '… timeline,';
+COMMENT ON COLUMN idgen.cell.database_oid IS '… and database. A copy, a promoted standby or a template clone does not match and is refused.';
+COMMENT ON COLUMN idgen.cell.created_at IS 'When the cell was made.';
+
+CREATE TABLE idgen.lease (
+    kind           text    NOT NULL CHECK (kind IN ('worker', 'shard')),
+    identity       integer NOT NULL CHECK (identity >= 0),
+    generation     bigint  NOT NULL CHECK (generation > 0),
+    ceiling_ms     bigint  NOT NULL,
+    exact          boolean NOT NULL DEFAULT false,
+    revision       bigint  NOT NULL,
+    holder         uuid,
+    holder_name    text,
+    token_epoch    bigint,
+    token_revision bigint,
+    boot_id        uuid,
+    expires_at     timestamptz,
+    PRIMARY KEY (kind, identity),
+    CHECK ((holder IS NULL) = (token_revision IS NULL)
+       AND (holder IS NULL) = (token_epoch IS NULL)
+       AND (holder IS NULL) = (boot_id IS NULL)
+       AND (holder IS NULL) = (expires_at IS NULL)
+       AND (holder IS NULL) = (holder_name IS NULL))
+);
+COMMENT ON TABLE idgen.lease IS 'Embedded lease store: one row per identity that was ever leased. Rows are never deleted: ceiling_ms is what keeps the next holder above the last. Never dumped.';
+COMMENT ON COLUMN idgen.lease.kind IS 'worker or shard.';
+COMMENT ON COLUMN idgen.lease.identity IS 'The number that ids carry: 0 to 1023 for a worker, 0 to 8191 for a shard.';
+COMMENT ON COLUMN idgen.lease.generation IS 'Counts the grants of this identity.';
+COMMENT ON COLUMN idgen.lease.ceiling_ms IS 'Highest Unix ms that was ever granted; the next window begins above it.';
+COMMENT ON COLUMN idgen.lease.exact IS 'True: ceiling_ms is the exact high water of a clean release. False: the end of a granted window.';
+COMMENT ON COLUMN idgen.lease.revision IS 'Store revision of the last change of this row; guards every compare-and-swap.';
+COMMENT ON COLUMN idgen.lease.holder IS 'Instance id of the daemon that holds it; NULL: nobody.';
+COMMENT ON COLUMN idgen.lease.holder_name IS 'Name of that daemon, for people.';
+COMMENT ON COLUMN idgen.lease.token_epoch IS 'Fencing token of the grant: the epoch it was made in,';
+COMMENT ON COLUMN idgen.lease.token_revision IS '… and the store revision it was made at. Kept over renewals.';
+COMMENT ON COLUMN idgen.lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
+COMMENT ON COLUMN idgen.lease.expires_at IS 'By this database''s clock. Only availability depends on it, never uniqueness.';
+
+CREATE FUNCTION idgen.store_identity(
+    OUT system_identifier bigint, OUT timeline integer, OUT database_oid oid)
+RETURNS record
+LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- The WAL file name carries the insertion timeline; the control file lags behind a promotion.
+AS $$
+    SELECT s.system_identifier,
+           ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer,
+           (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      FROM pg_control_system() s
+$$;
+COMMENT ON FUNCTION idgen.store_identity() IS
+'Daemon: what idgen.cell compares itself with: system identifier, WAL insertion timeline, database oid. Fails on a standby.';

@@ -1,0 +1,187 @@
+-- Segments: dense ids from ranges that a table grants, and the audit event of every grant.
+
+CREATE TABLE idgen.space (
+    one          boolean PRIMARY KEY DEFAULT true CHECK (one),
+    space_id     uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    source_id    uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    database_oid oid  NOT NULL
+);
+COMMENT ON TABLE idgen.space IS 'The one row that names this database: its tag space and its source of audit events. Not dumped: a restored copy is another space. Renewed when the database turns out to be a clone.';
+COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
+COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
+COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
+COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE … TEMPLATE.';
+INSERT INTO idgen.space (database_oid)
+SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
+
+CREATE TABLE idgen.segment (
+    tag          text COLLATE "C" PRIMARY KEY CHECK (octet_length(tag) BETWEEN 1 AND 200),
+    segment_id   uuid    NOT NULL UNIQUE DEFAULT pg_catalog.gen_random_uuid(),
+    owner        name    NOT NULL,
+    start_id     bigint  NOT NULL CHECK (start_id >= 1),
+    max_id       bigint  NOT NULL,
+    limit_id     bigint  NOT NULL,
+    step         integer NOT NULL CHECK (step BETWEEN 1 AND 1000000),
+    max_step     integer NOT NULL,
+    step_hint    integer CHECK (step_hint BETWEEN 1 AND 1000000),
+    fetch_limit  integer CHECK (fetch_limit > 0),
+    stripe_size  bigint  CHECK (stripe_size > 0),
+    stripe_count integer NOT NULL DEFAULT 1 CHECK (stripe_count BETWEEN 1 AND 64),
+    tag_seq      bigint  NOT NULL DEFAULT 1,
+    version      bigint  NOT NULL DEFAULT 1,
+    needs_burn   boolean NOT NULL DEFAULT false,
+    created_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    granted_at   timestamptz,
+    dropped_at   timestamptz,
+    CHECK (max_step BETWEEN step AND 1000000),
+    CHECK (limit_id >= start_id),
+    CHECK (max_id >= start_id - 1 AND max_id <= limit_id)
+);
+COMMENT ON TABLE idgen.segment IS 'One row per segment tag. A grant moves max_id up in a committed transaction before any id of the range is used. Change it with the idgen_* functions only.';
+COMMENT ON COLUMN idgen.segment.tag IS 'Name that idgen_segment() is called with; 1 to 200 bytes.';
+COMMENT ON COLUMN idgen.segment.segment_id IS 'Names the tag in shared memory and in audit events.';
+COMMENT ON COLUMN idgen.segment.owner IS 'Role that has made it; may use it and grant it.';
+COMMENT ON COLUMN idgen.segment.start_id IS 'First id.';
+COMMENT ON COLUMN idgen.segment.max_id IS 'Highest id that was ever granted; start_id - 1 before the first grant. Never goes down.';
+COMMENT ON COLUMN idgen.segment.limit_id IS 'Highest id that may be granted (inclusive).';
+COMMENT ON COLUMN idgen.segment.step IS 'Least ids per grant, 1 to 1,000,000.';
+COMMENT ON COLUMN idgen.segment.max_step IS 'Most ids per grant, step to 1,000,000: what one crash may burn twice.';
+COMMENT ON COLUMN idgen.segment.step_hint IS 'Ids of the last grant; the step adapts so that a range lasts about 15 minutes.';
+COMMENT ON COLUMN idgen.segment.fetch_limit IS 'Grants per minute; NULL: no limit. Not enforced by this release.';
+COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe where several masters share the space; NULL: one master. Not used by this release.';
+COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters; 1 in this release.';
+COMMENT ON COLUMN idgen.segment.tag_seq IS 'Number of the last audit event of this tag, without gaps.';
+COMMENT ON COLUMN idgen.segment.version IS 'Raised by every change of the definition.';
+COMMENT ON COLUMN idgen.segment.needs_burn IS 'The row came by restore or replication. Not used by this release.';
+COMMENT ON COLUMN idgen.segment.created_at IS 'When it was made.';
+COMMENT ON COLUMN idgen.segment.granted_at IS 'When the last range was granted.';
+COMMENT ON COLUMN idgen.segment.dropped_at IS 'Not NULL: a tombstone, kept so that its ids never come back.';
+
+CREATE TABLE idgen.segment_grant (
+    tag        text COLLATE "C" NOT NULL REFERENCES idgen.segment (tag),
+    grantee    name NOT NULL,
+    granted_by name NOT NULL DEFAULT session_user,
+    granted_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (tag, grantee)
+);
+COMMENT ON TABLE idgen.segment_grant IS 'Roles that may draw from a tag beside its owner; kept by idgen.grant_segment().';
+COMMENT ON COLUMN idgen.segment_grant.tag IS 'The tag.';
+COMMENT ON COLUMN idgen.segment_grant.grantee IS 'Role name, or public for every role.';
+COMMENT ON COLUMN idgen.segment_grant.granted_by IS 'Session user that gave the right.';
+COMMENT ON COLUMN idgen.segment_grant.granted_at IS 'When.';
+
+CREATE SEQUENCE idgen.audit_event_id_seq;
+COMMENT ON SEQUENCE idgen.audit_event_id_seq IS 'event_id of idgen.audit_event; dumped, so that a restored database goes on above.';
+
+CREATE TABLE idgen.audit_event (
+    event_id  bigint  NOT NULL DEFAULT pg_catalog.nextval('idgen.audit_event_id_seq'),
+    source_id uuid    NOT NULL,
+    at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    tx        xid8    NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+    kind      text    NOT NULL,
+    space_id  uuid    NOT NULL,
+    tag       text COLLATE "C" NOT NULL,
+    tag_seq   bigint  NOT NULL,
+    lo        bigint,
+    hi        bigint,
+    token_epoch    bigint,
+    token_revision bigint,
+    payload   jsonb   NOT NULL DEFAULT '{}',
+    published boolean NOT NULL DEFAULT false,
+    CHECK ((lo IS NULL) = (hi IS NULL) AND lo <= hi)
+) PARTITION BY RANGE (at);
+COMMENT ON TABLE idgen.audit_event IS 'Outbox: one row per event of a tag, written in the transaction of the event. Partitioned by UTC day; the leaves are made by the refill workers and carry the keys and indexes.';
+COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique together with source_id.';
+COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
+COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
+COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create or segment.grant in this release.';
+COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
+COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
+COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
+COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted range.';
+COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted range.';
+COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority; NULL in this release.';
+COMMENT ON COLUMN idgen.audit_event.token_revision IS 'Fencing token of a leased authority; NULL in this release.';
+COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
+COMMENT ON COLUMN idgen.audit_event.published IS 'The outbox has handed it on.';
+
+-- What a dump takes along: tags and rights with the highest granted id, and the position of event_id. Never
+-- the space (a copy is another one) nor the lease store (a restored one must not come back to life).
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment', '');
+SELECT pg_catalog.pg_extension_config_dump('idgen.segment_grant', '');
+SELECT pg_catalog.pg_extension_config_dump('idgen.audit_event_id_seq', '');
+
+CREATE FUNCTION idgen.segment_changed()
+RETURNS trigger
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idgen_segment_changed';
+COMMENT ON FUNCTION idgen.segment_changed() IS 'Trigger: tells every session at commit that what it remembers of tags and rights is void.';
+
+CREATE TRIGGER segment_changed
+AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF tag, segment_id, owner, dropped_at ON idgen.segment
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.segment_changed();
+COMMENT ON TRIGGER segment_changed ON idgen.segment IS 'See idgen.segment_changed().';
+CREATE TRIGGER segment_grant_changed
+AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE ON idgen.segment_grant
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.segment_changed();
+COMMENT ON TRIGGER segment_grant_changed ON idgen.segment_grant IS 'See idgen.segment_changed().';
+
+CREATE FUNCTION idgen_create_segment(
+    tag text, start_id bigint DEFAULT 1, step integer DEFAULT 1000, max_step integer DEFAULT 10000,
+    limit_id bigint DEFAULT 9223372036854775807)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_create_segment';
+COMMENT ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint) IS
+'Make a segment tag; it belongs to the caller. tag: 1 to 200 bytes. start_id: first id, at least 1. step, max_step: least and most ids per database write, 1 to 1,000,000, step <= max_step. limit_id: last id, at least start_id. Can be used at once in the same transaction. Errors: IG016 the tag exists, 22023 an argument out of range, 22004 NULL, IG012 in recovery.';
+
+CREATE FUNCTION idgen_segment(tag text)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_segment';
+COMMENT ON FUNCTION idgen_segment(text) IS
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, 22004 NULL.';
+
+CREATE FUNCTION idgen.segment_buffers(
+    OUT segment_id uuid, OUT remaining bigint, OUT step integer,
+    OUT refills bigint, OUT refill_failures bigint, OUT refill_us bigint,
+    OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker_pid integer)
+RETURNS SETOF record
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
+AS 'MODULE_PATHNAME', 'idgen_segment_buffers';
+COMMENT ON FUNCTION idgen.segment_buffers() IS
+'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in µs. Without shared memory: no rows.';
+
+CREATE FUNCTION idgen.grant_segment(tag text, grantee name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found_owner name;
+BEGIN
+    SELECT s.owner INTO found_owner FROM idgen.segment s
+     WHERE s.tag = grant_segment.tag AND s.dropped_at IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'IG005',
+            MESSAGE = format('segment tag "%s" does not exist', grant_segment.tag),
+            HINT = 'Create it with SELECT idgen_create_segment(''tag'').';
+    END IF;
+    -- The session's user, because this function runs as its owner: SET ROLE does not widen the right.
+    IF NOT EXISTS (SELECT FROM pg_roles r
+                    WHERE r.rolname = found_owner AND pg_has_role(session_user, r.oid, 'USAGE'))
+       AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user) THEN
+        RAISE EXCEPTION USING ERRCODE = 'IG013',
+            MESSAGE = format('permission denied for segment tag "%s"', grant_segment.tag),
+            DETAIL = format('Its owner is "%s".', found_owner),
+            HINT = 'Only the owner of a tag can grant it.';
+    END IF;
+    IF grantee <> 'public' AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = grantee) THEN
+        RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role "%s" does not exist', grantee);
+    END IF;
+    INSERT INTO idgen.segment_grant (tag, grantee) VALUES (grant_segment.tag, grant_segment.grantee)
+    ON CONFLICT DO NOTHING;
+END
+$$;
+COMMENT ON FUNCTION idgen.grant_segment(text, name) IS
+'Let a role (or public) draw from a tag. Only for the tag''s owner. Errors: IG005 unknown tag, IG013 not the owner, 42704 no such role.';
