@@ -5,7 +5,7 @@ use crate::call::{
     v1_function,
 };
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, clip};
 use crate::shmem::{Shared, TokenCell, WORKERS, shared};
 use crate::snowflake::WORKER_FORMAT;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
@@ -55,7 +55,7 @@ impl Named {
         let kind = call.text(first)?.ok_or(Error::NullArgument { name: "kind" })?;
         if kind != "worker" {
             return Err(Error::InvalidParameter {
-                message: format!("lease kind \"{kind}\" is not known"),
+                message: format!("lease kind \"{}\" is not known", clip(kind)),
                 hint: "This release leases workers.",
             });
         }
@@ -131,7 +131,7 @@ fn anchor(call: Call, first: usize) -> Result<Option<ClockReading>, Error> {
 /// Only what this release can mint: a worker format without fields that somebody would have to claim first.
 fn check_format(name: &str) -> Result<&'static Format, Error> {
     let found = format::by_name(name).ok_or_else(|| Error::FormatMismatch {
-        detail: format!("Format \"{name}\" is not known here."),
+        detail: format!("Format \"{}\" is not known here.", clip(name)),
     })?;
     if found.name == WORKER_FORMAT.name {
         return Ok(WORKER_FORMAT);

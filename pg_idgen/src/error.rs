@@ -86,6 +86,15 @@ fn report(
     }
 }
 
+/// A name from outside, for a message: long ones are cut.
+pub fn clip(name: &str) -> String {
+    const CHARS_MAX: usize = 64;
+    match name.char_indices().nth(CHARS_MAX) {
+        Some((cut, _)) => format!("{}…", &name[..cut]),
+        None => name.into(),
+    }
+}
+
 impl Error {
     /// The table: generators and tags first, then what only the daemon and administrators see.
     fn report(self) -> Report {

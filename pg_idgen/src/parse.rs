@@ -1,7 +1,7 @@
 //! `idgen_parse()` and `idgen_timestamp()`: what an id says about itself. NULL for what is not such an id.
 
 use crate::call::{Call, bigint_datum, integer_datum, v1_function};
-use crate::error::Error;
+use crate::error::{Error, clip};
 use idgen_core::format::{self, Format, Parts};
 use idgen_core::uuidv7;
 use pgrx::pg_sys;
@@ -27,7 +27,7 @@ fn parts(call: Call) -> Result<Option<Parts>, Error> {
 
 fn named_format(name: &str) -> Result<&'static Format, Error> {
     format::by_name(name).ok_or_else(|| Error::InvalidParameter {
-        message: format!("id format \"{name}\" is not known"),
+        message: format!("id format \"{}\" is not known", clip(name)),
         hint: "Known formats: classic, regional, sharded.",
     })
 }

@@ -13,8 +13,9 @@
 use crate::clock::BootMs;
 use core::fmt;
 
-/// etcd raises anything below 2 s at its default election timeouts, so nothing shorter can be promised.
-pub const TTL_MS_MIN: u64 = 2_000;
+/// Below this a renewal is late before it is sent: a period would be shorter than a slow round trip.
+/// (etcd raises a TTL below 2 s by itself, and says so in its answer.)
+pub const TTL_MS_MIN: u64 = 1_000;
 /// A day. A crashed server's identities stay taken for one TTL; longer than this only wastes the pool.
 pub const TTL_MS_MAX: u64 = 86_400_000;
 /// Margin by default, in percent of the TTL.
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn each_wrong_value_is_named() {
         let setting = |spec| Timing::new(spec).unwrap_err().setting();
-        assert_eq!(setting(spec(1_999)), "ttl_ms");
+        assert_eq!(setting(spec(999)), "ttl_ms");
         assert_eq!(setting(spec(86_400_001)), "ttl_ms");
         assert_eq!(setting(TimingSpec { margin_ms: Some(1_799), ..spec(10_000) }), "margin_ms");
         assert_eq!(setting(TimingSpec { margin_ms: Some(10_000), ..spec(10_000) }), "margin_ms");

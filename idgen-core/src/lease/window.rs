@@ -47,24 +47,22 @@ impl fmt::Display for FloorAhead {
 impl core::error::Error for FloorAhead {}
 
 impl Window {
-    /// The first window of a new grant: above everything that was ever granted of this identity
-    /// (`high_water`, the larger of the store's and the daemon's own memory) and not below the cell's
-    /// `min_floor`; it reaches `window_ms` beyond the later of floor and wall clock.
+    /// The first window of a new grant: one above everything that was ever granted of this identity
+    /// (`high_water`, the larger of the store's and the daemon's own memory; `None` when nothing was),
+    /// and not below the cell's `min_floor`. It reaches `window_ms` beyond the later of floor and wall.
     pub fn grant(
         high_water: Option<UnixMs>,
         min_floor: UnixMs,
         wall: UnixMs,
         window_ms: u64,
     ) -> Result<Self, FloorAhead> {
-        let above = high_water.map_or(UnixMs(0), |ms| ms.saturating_add(1));
+        // Nobody ever minted under a fresh identity; its ids begin now, not in 1970.
+        let above = high_water.map_or(wall, |ms| ms.saturating_add(1));
         let floor = above.max(min_floor);
         if floor > wall.saturating_add(FLOOR_LEAD_MS) {
             return Err(FloorAhead { floor, wall });
         }
-        // A floor far in the past would let a clock that was set back mint there: legal (nobody else
-        // ever could), but it would take ids out of order, so a window begins at the wall clock.
-        let floor = floor.max(wall);
-        Ok(Self { floor, ceiling: floor.saturating_add(window_ms) })
+        Ok(Self { floor, ceiling: floor.max(wall).saturating_add(window_ms) })
     }
 
     /// The window after a renewal at `wall`: the ceiling follows the clock and never shrinks. `wall` is
@@ -87,6 +85,8 @@ mod tests {
     fn a_window_begins_above_the_old_ceiling_even_when_the_clock_is_behind() {
         let window = Window::grant(Some(UnixMs(1_000_500)), UnixMs(0), WALL, 100).unwrap();
         assert_eq!(window, Window { floor: UnixMs(1_000_501), ceiling: UnixMs(1_000_601) });
+        let window = Window::grant(Some(UnixMs(5)), UnixMs(0), WALL, 100).unwrap();
+        assert_eq!(window, Window { floor: UnixMs(6), ceiling: UnixMs(1_000_100) });
     }
 
     #[test]

@@ -18,14 +18,25 @@ pub(super) fn override_with(
 ) -> Result<()> {
     for (name, value) in vars {
         let Some(path) = name.strip_prefix(PREFIX) else { continue };
-        // Kubernetes gives every pod `IDGEND_PORT`, `IDGEND_SERVICE_HOST` and more when a service is
-        // called idgend: only names with a level, and the one key that has none, are ours.
-        if path != "NAME" && !path.contains("__") {
+        if is_service_link(path) {
             continue;
         }
         set(raw, path, value).map_err(|message| Error::usage(format!("environment {name}: {message}")))?;
     }
     Ok(())
+}
+
+/// Kubernetes gives every pod `IDGEND_SERVICE_HOST`, `IDGEND_PORT` and more when a service is called
+/// idgend; they are none of our settings.
+fn is_service_link(path: &str) -> bool {
+    ["SERVICE_HOST", "SERVICE_PORT", "PORT"]
+        .iter()
+        .any(|link| path.strip_prefix(link).is_some_and(|rest| rest.is_empty() || is_suffix(rest)))
+}
+
+/// `_9187_TCP`, but not a level of ours.
+fn is_suffix(rest: &str) -> bool {
+    rest.starts_with('_') && !rest.starts_with("__")
 }
 
 fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {

@@ -217,8 +217,7 @@ impl RawStore {
                 if self.url.is_some() {
                     return Err("store.url is for kind = \"postgres\" only; etcd takes store.endpoints".into());
                 }
-                let endpoints =
-                    self.endpoints.unwrap_or_else(|| vec!["http://127.0.0.1:2379".to_owned()]);
+                let endpoints = self.endpoints.ok_or("store.endpoints is missing")?;
                 check_endpoints(&endpoints)?;
                 let prefix = self.prefix.unwrap_or_else(|| "/pg_idgen/default".to_owned());
                 if !prefix.starts_with('/') || prefix.ends_with('/') {

@@ -184,6 +184,11 @@ impl Session {
         self.limited(self.client.query(sql, params)).await
     }
 
+    /// Runs one statement; returns how many rows it changed.
+    pub async fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, PgError> {
+        self.limited(self.client.execute(sql, params)).await
+    }
+
     /// Runs one query that returns exactly one row.
     pub async fn row(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Row, PgError> {
         let mut rows = self.rows(sql, params).await?;

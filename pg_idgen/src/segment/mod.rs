@@ -17,7 +17,7 @@ mod own;
 mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
-use crate::error::Error;
+use crate::error::{Error, clip};
 use crate::shmem::{Failure, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::segment::Take;
@@ -65,8 +65,7 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
     let slot = match cache::find(tag, user) {
         Some(slot) => slot,
         None => {
-            let name = tag_name(tag);
-            let found = catalog::find(name.as_ref(), user)?;
+            let found = catalog::find(&tag_name(tag), user)?;
             if found.made_by_this_transaction {
                 return own::take(&found);
             }
@@ -89,8 +88,14 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
     }
 }
 
-fn tag_name(tag: &[u8]) -> std::borrow::Cow<'_, str> {
-    String::from_utf8_lossy(tag)
+/// A tag as text; no longer one exists, so it is cut to what a message can show.
+fn tag_name(tag: &[u8]) -> String {
+    let name = String::from_utf8_lossy(tag);
+    if tag.len() > cache::TAG_BYTES_MAX {
+        clip(&name)
+    } else {
+        name.into_owned()
+    }
 }
 
 /// Tell a worker, or the launcher, that this tag needs a range.
@@ -130,7 +135,7 @@ fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<i64, Error> {
 
 /// The error that ends a wait, if it is time.
 fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Error> {
-    let tag = || tag_name(tag).into_owned();
+    let tag = || tag_name(tag);
     match slot.failure() {
         Failure::Gone => {
             cache::forget_all();

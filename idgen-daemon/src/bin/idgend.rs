@@ -1,0 +1,135 @@
+//! `idgend`: keeps the lease of the Postgres server beside it.
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand};
+use idgen_core::lease::InstanceId;
+use idgen_daemon::config::{Config, StoreConfig};
+use idgen_daemon::error::{Error, Result};
+use idgen_daemon::http::{self, Pages};
+use idgen_daemon::lease::{
+    EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, LeaseStore, PostgresStore, PostgresStoreConfig,
+    Report,
+};
+use idgen_daemon::log;
+use idgen_daemon::metrics::Metrics;
+use idgen_daemon::supervisor::{Policy, Supervisor};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// One thread for the keeper, one for whoever reads metrics: a daemon beside a database stays small.
+const WORKER_THREADS: usize = 2;
+
+/// For connections that are being closed when everything else has ended.
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
+
+#[derive(Parser)]
+#[command(
+    name = "idgend",
+    version,
+    about = "Keeps the lease that a Postgres server with pg_idgen mints ids from.",
+    after_help = "Exit codes: 0 ok, 1 runtime failure, 2 usage or configuration, 3 refused for good.",
+    args_conflicts_with_subcommands = true
+)]
+struct Arguments {
+    #[command(flatten)]
+    run: Option<ConfigFile>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Args)]
+struct ConfigFile {
+    /// Configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check the configuration file and the environment, and end.
+    CheckConfig(ConfigFile),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match (arguments.command, arguments.run) {
+        (Some(Command::CheckConfig(file)), _) => Config::load(&file.config).map(|_| ()),
+        (None, Some(file)) => Config::load(&file.config).and_then(run),
+        (None, None) => Err(Error::usage("--config FILE is missing")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Also when logging is set up: whoever started us by hand looks here.
+            eprintln!("idgend: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+fn run(config: Config) -> Result<()> {
+    log::init(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::runtime(format!("start the runtime: {error}")))?;
+    let outcome = runtime.block_on(supervise(config));
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+    match &outcome {
+        Ok(()) => tracing::info!("stopped"),
+        Err(error) => tracing::error!("{error}"),
+    }
+    outcome
+}
+
+async fn supervise(config: Config) -> Result<()> {
+    let stop = CancellationToken::new();
+    let signals = Signals::new()?;
+    let metrics = Arc::new(Metrics::new()?);
+    let period = Duration::from_millis(config.timing.period_ms());
+    let (report, reported) = watch::channel(Report::starting(config.workers_count, period));
+    let instance = Uuid::new_v4();
+    tracing::info!(name = config.name, %instance, version = env!("CARGO_PKG_VERSION"), "starting");
+
+    let mut supervisor = Supervisor::new(stop.clone());
+    if let Some(addr) = config.http_listen {
+        let listener = http::bind(addr)?;
+        let pages = Pages { report: reported, metrics: Arc::clone(&metrics) };
+        supervisor.spawn("http", Policy::Restart, move |stop| {
+            let (listener, pages) = (listener.try_clone(), pages.clone());
+            async move {
+                let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
+                http::serve(listener, pages, stop).await
+            }
+        });
+    }
+    let holder = HolderName { instance: InstanceId(instance.as_u128()), name: config.name };
+    let keeper = KeeperConfig {
+        postgres: config.postgres,
+        workers_count: config.workers_count,
+        timing: config.timing,
+        holder: holder.clone(),
+    };
+    let ttl_ms = config.timing.ttl_ms();
+    match config.store {
+        StoreConfig::Postgres { url, connect_timeout, request_timeout } => {
+            let url = *url;
+            let store = PostgresStoreConfig { url, connect_timeout, request_timeout, ttl_ms, holder };
+            let store = PostgresStore::new(store);
+            spawn_keeper(&mut supervisor, Keeper::new(keeper, store, report, metrics));
+        }
+        StoreConfig::Etcd { endpoints, prefix, request_timeout } => {
+            let store = EtcdStore::new(EtcdConfig { endpoints, prefix, request_timeout, ttl_ms, holder });
+            spawn_keeper(&mut supervisor, Keeper::new(keeper, store, report, metrics));
+        }
+    }
+    supervisor.spawn_signals(signals.forward(stop));
+    supervisor.run().await
+}

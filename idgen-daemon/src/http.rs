@@ -1,0 +1,71 @@
+//! `/metrics`, `/livez` and `/readyz`.
+
+use crate::error::{Error, Result};
+use crate::lease::Report;
+use crate::metrics::Metrics;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// What the pages are made from.
+#[derive(Clone)]
+pub struct Pages {
+    /// The keeper's last report.
+    pub report: watch::Receiver<Report>,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Takes the port, before anything else is started.
+pub fn bind(addr: SocketAddr) -> Result<TcpListener> {
+    let listening = || -> std::io::Result<TcpListener> {
+        let listener = TcpListener::bind(addr)?;
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        tracing::info!(%addr, "http listening");
+        Ok(listener)
+    };
+    listening().map_err(|error| Error::runtime(format!("listen on {addr}: {error}")))
+}
+
+/// Serves until `stop`.
+pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken) -> Result<()> {
+    let failed = |error| Error::runtime(format!("serve http: {error}"));
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .with_state(pages);
+    // No graceful end: a client that keeps its connection open must not delay the release of a lease.
+    tokio::select! {
+        served = axum::serve(listener, router) => served.map_err(failed),
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    let report = pages.report.borrow().clone();
+    match pages.metrics.render(&report, Instant::now()) {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => {
+            tracing::error!("{error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, "internal error\n").into_response()
+        }
+    }
+}
+
+async fn readyz(State(pages): State<Pages>) -> Response {
+    let readiness = pages.report.borrow().readiness(Instant::now());
+    match readiness {
+        Ok(()) => "ready\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}

@@ -1,0 +1,385 @@
+//! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
+
+use super::complaint::Complaint;
+use super::desk::{Acquire, Answer, Desk, Request};
+use super::report::{LeaseReport, Report};
+use super::store::{HolderName, LeaseStore};
+use crate::config::PostgresConfig;
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Metrics;
+use crate::postgres::{Control, InstallOutcome};
+use idgen_core::clock::{BootMs, ClockReading};
+use idgen_core::lease::keeper::{Loss, Phase, Reading};
+use idgen_core::lease::{
+    Action, BootId, Claim, ClockVerdict, Event, Leased, Memory, State, StepGuard, Timing, Token, next,
+};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Pause between two attempts to reconnect just after the server went away: a crash-restart takes a
+/// fifth of a second, and callers wait for us.
+const RECONNECT_SOON: Duration = Duration::from_millis(100);
+/// How long that goes on; then the normal poll interval is enough.
+const RECONNECT_SOON_FOR: Duration = Duration::from_secs(10);
+/// Two looks at the server are at least this far apart, whatever is due.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// What a keeper works with.
+#[derive(Clone, Debug)]
+pub struct KeeperConfig {
+    /// The server that mints.
+    pub postgres: PostgresConfig,
+    /// Identities wanted.
+    pub workers_count: usize,
+    /// TTL, window, period and margin.
+    pub timing: Timing,
+    /// Who we are.
+    pub holder: HolderName,
+}
+
+/// Keeps the lease of one server.
+pub struct Keeper<S> {
+    config: KeeperConfig,
+    desk: Desk<S>,
+    server: Option<Control>,
+    state: State,
+    memory: Memory,
+    steps: StepGuard,
+    /// The last boot id seen, and the last reading with the moment it was made at.
+    boot_id: Option<BootId>,
+    reading: Option<(ClockReading, Instant)>,
+    look_at: Instant,
+    lost_at: Instant,
+    server_trouble: Complaint,
+    store_trouble: Complaint,
+    clock_trouble: Complaint,
+    report: watch::Sender<Report>,
+    metrics: Arc<Metrics>,
+}
+
+impl<S: LeaseStore> Keeper<S> {
+    /// A keeper that has not begun.
+    pub fn new(
+        config: KeeperConfig,
+        store: S,
+        report: watch::Sender<Report>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            desk: Desk::new(store, config.holder.instance, config.timing),
+            config,
+            server: None,
+            state: State::new(),
+            memory: Memory::new(),
+            steps: StepGuard::new(),
+            boot_id: None,
+            reading: None,
+            look_at: now,
+            lost_at: now,
+            server_trouble: Complaint::default(),
+            store_trouble: Complaint::default(),
+            clock_trouble: Complaint::default(),
+            report,
+            metrics,
+        }
+    }
+
+    /// Keeps the lease until `stop`, then gives it back.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
+        let mut stopping = false;
+        while self.state.phase != Phase::Stopped {
+            let look_at = tokio::time::Instant::from_std(self.look_at);
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    tracing::info!(phase = self.state.phase.name(), "stopping");
+                    self.drive(Event::Stop).await?;
+                }
+                answer = self.desk.answer() => self.on_answer(answer).await?,
+                () = closed(&mut self.server) => {
+                    self.lose_server("the connection to postgres ended");
+                    self.drive(Event::ServerLost).await?;
+                }
+                () = tokio::time::sleep_until(look_at) => {
+                    let event = self.look().await?;
+                    self.drive(event).await?;
+                }
+            }
+        }
+        tracing::info!("lease keeper stopped");
+        Ok(())
+    }
+
+    async fn on_answer(&mut self, answer: Answer) -> Result<()> {
+        for leased in &answer.asked {
+            self.memory.note_ceiling(leased.worker, leased.window.ceiling);
+        }
+        for mark in &answer.released {
+            self.memory.note_released(*mark);
+            let (worker, last_ms) = (mark.claim.worker.0, mark.last.0);
+            tracing::info!(worker, last_ms, token = %mark.claim.token, "identity released");
+        }
+        match answer.trouble {
+            Some(error) => {
+                self.metrics.failures.with_label_values(&[error.kind.name()]).inc();
+                self.store_trouble.raise(format!("lease store: {error}"), Instant::now());
+            }
+            None => self.store_trouble.settle("lease store: answers again"),
+        }
+        if matches!(answer.event, Event::Renewed { .. }) {
+            self.metrics.renewals.inc();
+        }
+        self.drive(answer.event).await
+    }
+
+    /// Tells the core, and does what it says, until nothing follows.
+    async fn drive(&mut self, event: Event) -> Result<()> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let told = event.name();
+            let (state, actions) = next(&self.config.timing, self.state.clone(), event)
+                .map_err(|error| Error::runtime(format!("lease keeper: {error}")))?;
+            if state.phase.name() != self.state.phase.name() {
+                tracing::debug!(event = told, "{} -> {}", self.state.phase.name(), state.phase.name());
+            }
+            self.state = state;
+            for action in actions {
+                events.extend(self.act(action).await?);
+            }
+        }
+        self.schedule();
+        self.publish();
+        Ok(())
+    }
+
+    async fn act(&mut self, action: Action) -> Result<Option<Event>> {
+        match action {
+            Action::ReadClock => self.look_at = Instant::now(),
+            Action::Inspect => return self.inspect().await.map(Some),
+            Action::Probe { ticket } => self.desk.submit(Request::Probe { ticket }),
+            Action::Acquire { ticket, boot_id, reading, doubt } => {
+                self.desk.submit(Request::Acquire(Acquire {
+                    ticket,
+                    boot_id,
+                    reading,
+                    doubt,
+                    memory: self.memory.clone(),
+                    count: self.config.workers_count,
+                    random: random(),
+                }));
+            }
+            Action::Renew { ticket, held, wanted } => {
+                self.desk.submit(Request::Renew { ticket, held, wanted });
+            }
+            Action::Release { ticket, boot_id, marks } => {
+                self.desk.submit(Request::Release { ticket, boot_id, marks });
+            }
+            Action::Lost { token, leased, why } => self.note_lost(token, &leased, why),
+            Action::Install { .. } | Action::Extend { .. } | Action::Fence { .. } => {
+                return self.act_on_server(action).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn note_lost(&mut self, token: Token, leased: &[Leased], why: Loss) {
+        for leased in leased {
+            self.memory.note_ceiling(leased.worker, leased.window.ceiling);
+            self.memory.note_lost(leased.worker);
+        }
+        let workers: Vec<u16> = leased.iter().map(|leased| leased.worker.0).collect();
+        tracing::warn!(%token, ?workers, why = why.name(), "lease lost");
+        self.metrics.failures.with_label_values(&[why.name()]).inc();
+        if why == Loss::BootIdChanged {
+            self.metrics.boot_id_changes.inc();
+        }
+    }
+
+    /// Install, extend or fence; an error that can be waited out counts as the server being lost.
+    async fn act_on_server(&mut self, action: Action) -> Result<Event> {
+        let Some(server) = &self.server else { return Ok(Event::ServerLost) };
+        let (what, event) = match action {
+            Action::Install { held, anchor } => {
+                let Some(cell) = self.desk.cell() else {
+                    return Err(Error::runtime("a lease is to be installed, but the store was never read"));
+                };
+                let outcome = server.install(&held, cell, anchor).await;
+                if matches!(outcome, Ok(InstallOutcome::Done)) {
+                    let workers: Vec<u16> = held.leased.iter().map(|leased| leased.worker.0).collect();
+                    tracing::info!(token = %held.token, ?workers, "lease installed");
+                }
+                ("install", outcome.map(|outcome| judge(outcome, Event::Installed, Event::InstallRefused)))
+            }
+            Action::Extend { held, anchor } => {
+                let outcome = server.extend(&held, anchor).await;
+                ("extend", outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)))
+            }
+            Action::Fence { boot_id, claims } => {
+                let fenced = server.fence(boot_id, &claims).await;
+                let event = |marks| match marks {
+                    Some(marks) => Event::Fenced { marks },
+                    None => Event::ServerForgot,
+                };
+                ("fence", fenced.map(event))
+            }
+            _ => return Err(Error::runtime("not an action on the server")),
+        };
+        match event {
+            Err(error) if error.kind() == ErrorKind::Retry => {
+                self.lose_server(&format!("{what} lease: {error}"));
+                Ok(Event::ServerLost)
+            }
+            other => other,
+        }
+    }
+
+    async fn inspect(&mut self) -> Result<Event> {
+        let Some(server) = &self.server else { return Ok(Event::ServerLost) };
+        match server.slots().await {
+            Ok(slots) => {
+                for slot in &slots {
+                    self.memory.note_ceiling(slot.claim.worker, slot.bound);
+                }
+                let claims: Vec<Claim> =
+                    slots.iter().filter(|slot| slot.open).map(|slot| slot.claim).collect();
+                if !claims.is_empty() {
+                    tracing::info!(count = claims.len(), "an earlier daemon left leases open; closing them");
+                }
+                Ok(Event::Inspected { claims })
+            }
+            Err(error) if error.kind() == ErrorKind::Retry => {
+                self.lose_server(&format!("list slots: {error}"));
+                Ok(Event::ServerLost)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the server's clocks, connecting first where needed.
+    async fn look(&mut self) -> Result<Event> {
+        match self.read_server().await {
+            Ok(reading) => {
+                self.server_trouble.settle("postgres answers");
+                Ok(Event::Reading(reading))
+            }
+            Err(error) if error.kind() == ErrorKind::Retry => {
+                self.lose_server(&error.to_string());
+                Ok(Event::ServerLost)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read_server(&mut self) -> Result<Reading> {
+        let server = match self.server.take() {
+            Some(server) => server,
+            None => Control::open(&self.config.postgres).await?,
+        };
+        // Put back only after an answer: an error closes the session.
+        let said = server.server_clock().await?;
+        self.server = Some(server);
+        self.reading = Some((said.clock, Instant::now()));
+        if self.boot_id.replace(said.boot_id) != Some(said.boot_id) {
+            let boot_id = Uuid::from_u128(said.boot_id.0);
+            let cell_id = said.cell_id.map(|id| id.to_string());
+            tracing::info!(%boot_id, cell_id, "postgres has new shared memory");
+        }
+        let verdict = self.steps.observe(said.clock);
+        self.metrics.clock_stepped.set(i64::from(!verdict.is_good()));
+        match verdict {
+            ClockVerdict::Good => self.clock_trouble.settle("the wall clock is back"),
+            ClockVerdict::Stepped { .. } => self.clock_trouble.raise(
+                "the server's wall clock was set: no new lease and no higher ceiling until it comes back \
+                 (if it is right now, restart idgend)"
+                    .to_owned(),
+                Instant::now(),
+            ),
+        }
+        Ok(Reading {
+            clock: said.clock,
+            boot_id: said.boot_id,
+            clock_good: verdict.is_good(),
+            random: random(),
+        })
+    }
+
+    fn lose_server(&mut self, why: &str) {
+        let now = Instant::now();
+        if self.server.take().is_some() || self.server_trouble.text().is_none() {
+            self.lost_at = now;
+            self.metrics.failures.with_label_values(&["server_lost"]).inc();
+        }
+        self.server_trouble.raise(format!("postgres: {why}"), now);
+    }
+
+    /// When to look at the server next.
+    fn schedule(&mut self) {
+        let now = Instant::now();
+        if self.server.is_none() {
+            let soon = now.duration_since(self.lost_at) < RECONNECT_SOON_FOR;
+            let pause = if soon { RECONNECT_SOON.min(self.config.postgres.poll) } else { self.config.postgres.poll };
+            self.look_at = now + pause;
+            return;
+        }
+        let Some((clock, at)) = self.reading else { return };
+        let mut due = at + self.config.postgres.poll;
+        if let Some(wake_at) = self.state.wake_at() {
+            due = due.min(at + until(clock.boot, wake_at).max(LOOK_PAUSE_MIN));
+        }
+        // `ReadClock` may have asked for less already.
+        if self.look_at <= at || due < self.look_at {
+            self.look_at = due;
+        }
+    }
+
+    fn publish(&self) {
+        let installed = self.state.phase.held().filter(|held| held.installed);
+        let trouble = [&self.server_trouble, &self.store_trouble, &self.clock_trouble]
+            .into_iter()
+            .find_map(|complaint| complaint.text().map(str::to_owned));
+        self.report.send_replace(Report {
+            phase: self.state.phase.name(),
+            wanted: self.config.workers_count,
+            period: Duration::from_millis(self.config.timing.period_ms()),
+            lease: installed.map(LeaseReport::of),
+            reading: self.reading,
+            server_up: self.server.is_some(),
+            trouble,
+        });
+    }
+}
+
+fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
+    match outcome {
+        InstallOutcome::Done => done,
+        InstallOutcome::Forgot => Event::ServerForgot,
+        InstallOutcome::Refused(why) => {
+            tracing::warn!("postgres refuses the lease: {why}");
+            refused
+        }
+    }
+}
+
+async fn closed(server: &mut Option<Control>) {
+    match server {
+        Some(server) => server.closed().await,
+        None => pending().await,
+    }
+}
+
+fn until(now: BootMs, then: BootMs) -> Duration {
+    Duration::from_millis(then.since(now))
+}
+
+/// Any number: spreads renewals and choices. Quality does not matter, difference between daemons does.
+fn random() -> u64 {
+    let (high, low) = Uuid::new_v4().as_u64_pair();
+    high ^ low
+}

@@ -1,0 +1,378 @@
+//! The lease store for production: an etcd cluster.
+//!
+//! ```text
+//!  PREFIX/cell         the cell; never deleted
+//!  PREFIX/w/ID/hw      high water and generation of an identity; never deleted, no etcd lease
+//!  PREFIX/w/ID/holder  who holds it; on an etcd lease, so it goes when nobody renews
+//! ```
+//! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
+//! the revision of the transaction that wrote them, hence one number for all identities of a grant.
+//!
+//! Renewal is a *re-grant*: a new etcd lease and one guarded transaction that moves the holder keys onto
+//! it. The keepalive stream is not used: members that were cut off answer it without asking a quorum
+//! (etcd #15247, seen with 3.4.23), a transaction goes through raft. Reads are linearizable.
+//!
+//! What this adapter cannot see: a restore under the same cluster token while the daemon was not
+//! running. The cluster id and the highest revision are pinned in memory only.
+
+mod pins;
+mod value;
+
+use self::pins::Pins;
+use self::value::{CellValue, HighWaterValue, HolderValue, Keys, SeenStore, decode};
+use super::store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, Txn, TxnOp,
+    TxnResponse,
+};
+use idgen_core::lease::ledger::shows_claim;
+use idgen_core::lease::{
+    BootId, Epoch, GrantPlan, Leased, Mark, Revision, Snapshot, Token, WorkerId,
+};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// HTTP/2 pings: a member that went away without a word is noticed after twice this.
+const PING: Duration = Duration::from_secs(2);
+
+/// What the adapter works with.
+#[derive(Clone, Debug)]
+pub struct EtcdConfig {
+    /// Client URLs of the members.
+    pub endpoints: Vec<String>,
+    /// Prefix of all keys, without a slash at its end.
+    pub prefix: String,
+    /// Limit for connecting, and for each request.
+    pub request_timeout: Duration,
+    /// TTL of grants and renewals; whole seconds.
+    pub ttl_ms: u64,
+    /// Who asks.
+    pub holder: HolderName,
+}
+
+/// See the module.
+pub struct EtcdStore {
+    config: EtcdConfig,
+    keys: Keys,
+    /// One client per endpoint, so that "try another member" can be steered.
+    client: Option<Client>,
+    endpoint: usize,
+    pins: Pins,
+    /// Mod revision of the cell's key: whatever is written was planned on this cell.
+    cell_guard: i64,
+    /// Generations as last seen or granted.
+    generations: BTreeMap<WorkerId, u64>,
+    /// The etcd lease that the holder keys are on.
+    lease_id: Option<i64>,
+    revokes: JoinSet<()>,
+}
+
+#[derive(Clone, Copy)]
+struct EtcdLease {
+    id: i64,
+    ttl_ms: u64,
+}
+
+/// What a failed request means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// It reads, or what it makes is of no consequence.
+    None,
+    /// It may have been done when no answer came.
+    Unknown,
+}
+
+impl EtcdStore {
+    /// Connects at the first request.
+    pub fn new(config: EtcdConfig) -> Self {
+        Self {
+            keys: Keys::new(&config.prefix),
+            config,
+            client: None,
+            endpoint: 0,
+            pins: Pins::default(),
+            cell_guard: 0,
+            generations: BTreeMap::new(),
+            lease_id: None,
+            revokes: JoinSet::new(),
+        }
+    }
+
+    async fn client(&mut self) -> Result<Client> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let endpoint = self.config.endpoints.get(self.endpoint).cloned().unwrap_or_default();
+        let limit = self.config.request_timeout;
+        let options = ConnectOptions::new()
+            .with_connect_timeout(limit)
+            .with_timeout(limit)
+            .with_keep_alive(PING, PING)
+            .with_require_leader(true);
+        let connecting = Client::connect([endpoint], Some(options));
+        let client = self.request(Effect::None, connecting).await?;
+        self.client = Some(client.clone());
+        Ok(client)
+    }
+
+    /// Runs one request under the limit. After an error the next member is tried.
+    async fn request<T>(
+        &mut self,
+        effect: Effect,
+        request: impl Future<Output = std::result::Result<T, Error>>,
+    ) -> Result<T> {
+        let limit = self.config.request_timeout;
+        let error = match tokio::time::timeout(limit, request).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => classify(effect, &error),
+            Err(_) => {
+                let kind =
+                    if effect == Effect::None { StoreErrorKind::Unreachable } else { StoreErrorKind::Unknown };
+                StoreError::new(kind, format!("no answer within {} ms", limit.as_millis()))
+            }
+        };
+        let endpoint = self.config.endpoints.get(self.endpoint).cloned().unwrap_or_default();
+        self.rotate();
+        Err(StoreError::new(error.kind, format!("etcd {endpoint}: {}", error.message)))
+    }
+
+    fn rotate(&mut self) {
+        self.client = None;
+        self.endpoint = (self.endpoint + 1) % self.config.endpoints.len().max(1);
+    }
+
+    /// Judges the header of an answer about keys.
+    fn judge(&mut self, header: Option<&etcd_client::ResponseHeader>) -> Result<()> {
+        let header = header.ok_or_else(|| {
+            StoreError::new(StoreErrorKind::Unreachable, "etcd sent an answer without a header")
+        })?;
+        let judged = self.pins.judge(header.cluster_id(), header.revision());
+        if judged.is_err() {
+            self.rotate();
+        }
+        judged
+    }
+
+    async fn look(&mut self) -> Result<SeenStore> {
+        let mut kv = self.client().await?.kv_client();
+        if let Some(seen) = self.look_once(&mut kv).await? {
+            return Ok(seen);
+        }
+        let cell = CellValue::fresh(self.pins.cluster_id());
+        let key = self.keys.cell();
+        let make = Txn::new()
+            .when([Compare::create_revision(key.clone(), CompareOp::Equal, 0)])
+            .and_then([TxnOp::put(key, encode(&cell)?, None)]);
+        self.request(Effect::None, kv.txn(make)).await?;
+        let seen = self.look_once(&mut kv).await?;
+        seen.ok_or_else(|| StoreError::new(StoreErrorKind::Unreachable, "the cell's key cannot be made"))
+    }
+
+    /// `None`: there is no cell yet.
+    async fn look_once(&mut self, kv: &mut KvClient) -> Result<Option<SeenStore>> {
+        let options = GetOptions::new().with_prefix();
+        let answer = self.request(Effect::None, kv.get(self.keys.all(), Some(options))).await?;
+        self.judge(answer.header())?;
+        let Some(seen) = decode(&self.keys, answer.kvs())? else { return Ok(None) };
+        self.pins.judge_cell(seen.cluster_id)?;
+        if let Some(reason) = &seen.sealed_reason {
+            return Err(StoreError::new(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}")));
+        }
+        self.cell_guard = seen.cell_guard;
+        self.generations = seen.snapshot.rows.iter().map(|row| (row.worker, row.generation)).collect();
+        Ok(Some(seen))
+    }
+
+    /// A new etcd lease. What the server grants counts, not what was asked for.
+    async fn new_lease(&mut self) -> Result<EtcdLease> {
+        let mut leases = self.client().await?.lease_client();
+        let ttl_s = i64::try_from(self.config.ttl_ms / 1_000).unwrap_or(i64::MAX);
+        let answer = self.request(Effect::None, leases.grant(ttl_s, None)).await?;
+        let ttl_s = u64::try_from(answer.ttl()).unwrap_or(0);
+        Ok(EtcdLease { id: answer.id(), ttl_ms: ttl_s.saturating_mul(1_000) })
+    }
+
+    /// In the background: a lease that is not revoked expires all the same.
+    async fn revoke(&mut self, lease_id: i64) {
+        while self.revokes.try_join_next().is_some() {}
+        let Ok(client) = self.client().await else { return };
+        let mut leases = client.lease_client();
+        let limit = self.config.request_timeout;
+        self.revokes.spawn(async move {
+            if !matches!(tokio::time::timeout(limit, leases.revoke(lease_id)).await, Ok(Ok(_))) {
+                tracing::debug!(lease_id, "an etcd lease was not revoked; it expires");
+            }
+        });
+    }
+
+    /// Runs a guarded transaction that puts holder keys on a new lease.
+    async fn commit(&mut self, lease: EtcdLease, guards: Vec<Compare>, puts: Vec<TxnOp>) -> Result<Committed> {
+        let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
+        match &answer {
+            Ok(answer) if answer.succeeded() => {
+                if let Some(old) = self.lease_id.replace(lease.id) {
+                    self.revoke(old).await;
+                }
+            }
+            // It may carry holder keys now; the next look tells.
+            Err(error) if error.kind == StoreErrorKind::Unknown => {}
+            _ => self.revoke(lease.id).await,
+        }
+        let answer = answer?;
+        if !answer.succeeded() {
+            return Err(StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected"));
+        }
+        let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(Committed {
+            revision: Revision(u64::try_from(revision).unwrap_or(0)),
+            ttl_ms: lease.ttl_ms,
+        })
+    }
+
+    async fn write(&mut self, txn: Txn) -> Result<TxnResponse> {
+        let mut kv = self.client().await?.kv_client();
+        let answer = self.request(Effect::Unknown, kv.txn(txn)).await?;
+        self.judge(answer.header())?;
+        Ok(answer)
+    }
+
+    fn cell_unchanged(&self) -> Compare {
+        Compare::mod_revision(self.keys.cell(), CompareOp::Equal, self.cell_guard)
+    }
+
+    /// The holder key and the high water of one identity, as a grant or renewal writes them.
+    fn puts(&self, leased: Leased, epoch: Epoch, boot_id: BootId, lease: EtcdLease) -> Result<[TxnOp; 2]> {
+        let HolderName { instance, name } = &self.config.holder;
+        let worker = leased.worker;
+        let holder = HolderValue {
+            holder: Uuid::from_u128(instance.0),
+            holder_name: name.clone(),
+            token_epoch: epoch.0,
+            boot_id: Uuid::from_u128(boot_id.0),
+        };
+        let high_water = HighWaterValue {
+            generation: self.generations.get(&worker).copied().unwrap_or_default(),
+            ceiling_ms: leased.window.ceiling.0,
+            exact: false,
+            epoch: epoch.0,
+        };
+        let on_lease = PutOptions::new().with_lease(lease.id);
+        Ok([
+            TxnOp::put(self.keys.holder(worker), encode(&holder)?, Some(on_lease)),
+            TxnOp::put(self.keys.high_water(worker), encode(&high_water)?, None),
+        ])
+    }
+
+    /// An identity is held under the token, and its high water is as it was left.
+    fn held_unchanged(&self, worker: WorkerId, token: Token, guard: Revision) -> Result<[Compare; 2]> {
+        let token = signed(token.revision)?;
+        Ok([
+            Compare::create_revision(self.keys.holder(worker), CompareOp::Equal, token),
+            Compare::mod_revision(self.keys.high_water(worker), CompareOp::Equal, signed(guard)?),
+        ])
+    }
+}
+
+impl LeaseStore for EtcdStore {
+    async fn read(&mut self) -> Result<Snapshot> {
+        Ok(self.look().await?.snapshot)
+    }
+
+    async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
+        let lease = self.new_lease().await?;
+        let mut guards = vec![self.cell_unchanged()];
+        let mut puts = Vec::with_capacity(plan.grants.len() * 2);
+        for planned in &plan.grants {
+            let worker = planned.leased.worker;
+            // A key that does not exist has revision 0.
+            let seen = planned.seen.map_or(Ok(0), signed)?;
+            guards.push(Compare::create_revision(self.keys.holder(worker), CompareOp::Equal, 0));
+            guards.push(Compare::mod_revision(self.keys.high_water(worker), CompareOp::Equal, seen));
+            self.generations.insert(worker, planned.generation);
+            puts.extend(self.puts(planned.leased, plan.epoch, plan.boot_id, lease)?);
+        }
+        self.commit(lease, guards, puts).await
+    }
+
+    async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
+        let lease = self.new_lease().await?;
+        let mut guards = vec![self.cell_unchanged()];
+        let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
+        for leased in &renewal.leased {
+            guards.extend(self.held_unchanged(leased.worker, renewal.token, renewal.guard)?);
+            puts.extend(self.puts(*leased, renewal.token.epoch, renewal.boot_id, lease)?);
+        }
+        self.commit(lease, guards, puts).await
+    }
+
+    async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
+        let seen = self.look().await?;
+        let still = |mark: &&Mark| shows_claim(&seen.snapshot, mark.claim, boot_id);
+        let released: Vec<Mark> = marks.iter().filter(still).copied().collect();
+        if released.is_empty() {
+            return Ok(released);
+        }
+        let mut guards = vec![self.cell_unchanged()];
+        let mut changes = Vec::with_capacity(released.len() * 2);
+        for mark in &released {
+            let (worker, token) = (mark.claim.worker, mark.claim.token);
+            let guard = seen.snapshot.row(worker).map_or(Revision(0), |row| row.revision);
+            guards.extend(self.held_unchanged(worker, token, guard)?);
+            let high_water = HighWaterValue {
+                generation: self.generations.get(&worker).copied().unwrap_or_default(),
+                ceiling_ms: mark.last.0,
+                exact: true,
+                epoch: token.epoch.0,
+            };
+            changes.push(TxnOp::put(self.keys.high_water(worker), encode(&high_water)?, None));
+            changes.push(TxnOp::delete(self.keys.holder(worker), None));
+        }
+        let answer = self.write(Txn::new().when(guards).and_then(changes)).await?;
+        if !answer.succeeded() {
+            return Err(StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected"));
+        }
+        if let Some(lease_id) = self.lease_id.take() {
+            self.revoke(lease_id).await;
+        }
+        Ok(released)
+    }
+}
+
+fn signed(revision: Revision) -> Result<i64> {
+    i64::try_from(revision.0).map_err(|_| StoreError::new(StoreErrorKind::Denied, "a revision is too large"))
+}
+
+fn encode(value: &impl serde::Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value)
+        .map_err(|error| StoreError::new(StoreErrorKind::Denied, format!("write a value: {error}")))
+}
+
+/// gRPC says by its code whether a server may have acted. Numbers as in the gRPC specification, because
+/// the client library does not export the type.
+fn classify(effect: Effect, error: &Error) -> StoreError {
+    const DENIED: [i32; 6] = [
+        3,  // invalid argument: also "auth revision is old", cured by a new client
+        7,  // permission denied
+        8,  // resource exhausted: the NOSPACE alarm, too many requests
+        9,  // failed precondition
+        12, // unimplemented
+        16, // unauthenticated
+    ];
+    let (code, message) = match error {
+        Error::GRpcStatus(status) => (i32::from(status.code()), status.message().to_owned()),
+        other => (2, other.to_string()),
+    };
+    let kind = if DENIED.contains(&code) {
+        StoreErrorKind::Denied
+    } else if effect == Effect::Unknown {
+        StoreErrorKind::Unknown
+    } else {
+        StoreErrorKind::Unreachable
+    };
+    StoreError::new(kind, message)
+}

@@ -1,0 +1,135 @@
+//! The status as tables.
+
+use super::{SlotStatus, Status};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, Color, ContentArrangement, Table};
+
+/// Two tables; coloured only when standard output is a terminal.
+pub fn table(status: &Status) -> String {
+    let mut text = server(status).to_string();
+    if !status.slots.is_empty() {
+        text.push('\n');
+        text.push_str(&slots(&status.slots).to_string());
+    }
+    text
+}
+
+fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+}
+
+fn server(status: &Status) -> Table {
+    let (server, cell) = (&status.server, &status.cell);
+    let mut table = plain();
+    let mut line = |name: &str, value: Cell| {
+        table.add_row([Cell::new(name), value]);
+    };
+    line("server", Cell::new(&server.url));
+    line("postgres", Cell::new(&server.postgres));
+    line("extension", Cell::new(format!("{} (contract {})", server.extension, server.contract)));
+    line("state", state(&server.state));
+    line("boot id", Cell::new(or_dash(server.boot_id)));
+    line("daemon seen", Cell::new(server.daemon_seen_ms_ago.map_or_else(dash, |ms| format!("{ms} ms ago"))));
+    line("cell", Cell::new(or_dash(cell.id)));
+    line("worker format", Cell::new(or_dash(cell.worker_format.as_ref())));
+    table
+}
+
+fn slots(slots: &[SlotStatus]) -> Table {
+    let mut table = plain();
+    table.set_header(["kind", "identity", "state", "token", "to deadline", "ceiling lead"]);
+    for slot in slots {
+        // Of a closed slot these two say nothing any more.
+        let open = slot.state == "open";
+        let when_open = |text: String| if open { text } else { dash() };
+        table.add_row([
+            Cell::new(&slot.kind),
+            Cell::new(slot.identity),
+            state(&slot.state),
+            Cell::new(format!("{}/{}", slot.token.epoch, slot.token.revision)),
+            Cell::new(when_open(seconds(slot.deadline_in_ms))),
+            Cell::new(when_open(format!("{} ms", slot.ceiling_lead_ms))),
+        ]);
+    }
+    table
+}
+
+fn state(name: &str) -> Cell {
+    let color = match name {
+        "serving" | "open" => Color::Green,
+        "fenced" => Color::Yellow,
+        _ => Color::Red,
+    };
+    Cell::new(name).fg(color)
+}
+
+fn seconds(ms: i64) -> String {
+    let tenths = ms.unsigned_abs() / 100;
+    let sign = if ms < 0 { "-" } else { "" };
+    format!("{sign}{}.{} s", tenths / 10, tenths % 10)
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(dash, |value| value.to_string())
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CellStatus, ServerStatus, TokenStatus};
+    use super::*;
+
+    fn status(slots: Vec<SlotStatus>) -> Status {
+        Status {
+            server: ServerStatus {
+                url: "idgend@/tmp:5432/postgres".to_owned(),
+                postgres: "15.20".to_owned(),
+                extension: "0.1.0".to_owned(),
+                contract: 1,
+                state: "serving".to_owned(),
+                boot_id: None,
+                daemon_seen_ms_ago: Some(120),
+                open_slots: 1,
+                deadline_in_ms: Some(400_050),
+            },
+            cell: CellStatus { id: None, worker_format: Some("classic".to_owned()) },
+            slots,
+        }
+    }
+
+    fn slot(state: &str) -> SlotStatus {
+        SlotStatus {
+            kind: "worker".to_owned(),
+            identity: 17,
+            state: state.to_owned(),
+            token: TokenStatus { epoch: 2, revision: 91 },
+            floor_ms: 1,
+            last_ms: 2,
+            ceiling_ms: 3,
+            deadline_in_ms: 400_050,
+            ceiling_lead_ms: 479_000,
+        }
+    }
+
+    #[test]
+    fn a_table_says_token_deadline_and_lead_of_open_slots() {
+        let text = table(&status(vec![slot("open")]));
+        for part in ["idgend@/tmp:5432/postgres", "serving", "120 ms ago", "17", "2/91", "400.0 s", "479000 ms"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "no colours when this is not a terminal");
+        let text = table(&status(vec![slot("fenced")]));
+        assert!(!text.contains("400.0 s"), "a closed slot has no deadline\n{text}");
+    }
+
+    #[test]
+    fn no_slots_is_one_table() {
+        assert!(!table(&status(vec![])).contains("identity"));
+        assert_eq!(seconds(-1_250), "-1.2 s");
+    }
+}

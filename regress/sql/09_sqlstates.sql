@@ -1,0 +1,53 @@
+-- Every refusal with its SQLSTATE, primary, detail and hint; what fails elsewhere in this suite by its text
+-- is here by its code. Numbers are masked.
+CREATE FUNCTION pg_temp.refusal(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    state text; message text; detail text; hint text;
+BEGIN
+    EXECUTE statement;
+    RETURN 'no error';
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    RETURN regexp_replace(concat_ws(E'\n', state || ' ' || message, detail, hint), '\d+ ms', 'N ms', 'g');
+END $$;
+-- lease: cell; revision; floor and deadline from now in ms; the rest is right.
+CREATE FUNCTION pg_temp.install(
+    revision bigint, contract integer DEFAULT 1, boot uuid DEFAULT NULL, cell uuid DEFAULT NULL,
+    format text DEFAULT 'classic', floor_in bigint DEFAULT 1, deadline_in bigint DEFAULT 60000)
+RETURNS text LANGUAGE sql AS $$
+    SELECT pg_temp.refusal(pg_catalog.format(
+        'SELECT idgen.install_lease(%s, %L, %L, %L, ''worker'', 500, 20, %s, %s, %s, %s, %s, %s)',
+        contract, coalesce(boot, c.boot_id), coalesce(cell, c.cell_id), format, revision,
+        c.wall_ms + floor_in, c.wall_ms + 1000, c.boottime_ms + deadline_in, c.wall_ms, c.boottime_ms))
+      FROM idgen.server_clock() c
+$$;
+\pset format unaligned
+\pset tuples_only on
+SET idgen.lease_wait_ms = 0;
+SELECT count(idgen.fence_lease(c.boot_id, s.kind, s.identity, s.token_epoch, s.token_revision)) > 0
+  FROM idgen.slots s, idgen.server_clock() c WHERE s.state <> 'fenced';
+SELECT pg_temp.refusal('SELECT idgen_snowflake()');
+SELECT pg_temp.refusal($$SELECT idgen_segment('missing')$$);
+SELECT idgen_create_segment('one', limit_id => 1), idgen_segment('one');
+SELECT pg_temp.refusal($$SELECT idgen_segment('one')$$);
+SELECT pg_temp.refusal($$SELECT idgen_create_segment('one')$$);
+SELECT pg_temp.refusal($$SELECT idgen_create_segment('two', step => 0)$$);
+SELECT split_part(pg_temp.refusal($$SELECT idgen_create_segment('two', step => 2147483648)$$), E'\n', 1);
+SELECT pg_temp.refusal($$SELECT idgen_segment(NULL)$$);
+CREATE ROLE idgen_stranger;
+SET ROLE idgen_stranger;
+SELECT pg_temp.refusal($$SELECT idgen_segment('one')$$);
+RESET ROLE;
+DROP ROLE idgen_stranger;
+SELECT pg_temp.refusal($$SELECT idgen_parse(1, 'nonsense')$$);
+-- The control functions.
+SELECT pg_temp.install(1, contract => 7);
+SELECT pg_temp.install(1, boot => gen_random_uuid());
+SELECT pg_temp.install(1, deadline_in => -5);
+SELECT pg_temp.install(1, format => 'regional');
+SELECT pg_temp.install(2);
+SELECT pg_temp.install(1);
+SELECT regexp_replace(pg_temp.install(3, cell => gen_random_uuid()), '[0-9a-f]{8}-[0-9a-f-]{27}\.', 'UUID.');
+SELECT regexp_replace(pg_temp.install(3, floor_in => -60000), '\d{13}', 'MS', 'g');
+SELECT pg_temp.refusal('SELECT idgen.fence_lease(gen_random_uuid(), ''worker'', 1, 1, 1)');
+SELECT pg_temp.refusal('SELECT idgen.segment_changed()');
