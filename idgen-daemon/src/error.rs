@@ -30,7 +30,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error without a hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None }
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
     }
 
     /// See [`ErrorKind::Retry`].

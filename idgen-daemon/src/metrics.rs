@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::lease::Report;
-use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 use std::time::Instant;
 
 /// All metrics. Gauges that follow from the keeper's report are set when they are read.
@@ -42,7 +44,10 @@ impl Metrics {
             Ok(counter)
         };
         let failures = IntCounterVec::new(
-            Opts::new("idgen_failures_total", "Failed requests and lost leases, by reason."),
+            Opts::new(
+                "idgen_failures_total",
+                "Failed requests and lost leases, by reason.",
+            ),
             &["reason"],
         )
         .map_err(failed)?;
@@ -59,7 +64,9 @@ impl Metrics {
             "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
         )
         .map_err(failed)?;
-        registry.register(Box::new(seconds_to_deadline.clone())).map_err(failed)?;
+        registry
+            .register(Box::new(seconds_to_deadline.clone()))
+            .map_err(failed)?;
         Ok(Self {
             renewals: counter("idgen_renewals_total", "Lease renewals committed by the store.")?,
             failures,
@@ -87,12 +94,17 @@ impl Metrics {
     pub fn render(&self, report: &Report, now: Instant) -> Result<String> {
         let open = report.lease.map_or(0, |lease| lease.open);
         self.leases_held.set(i64::try_from(open).unwrap_or(i64::MAX));
-        self.leases_wanted.set(i64::try_from(report.wanted).unwrap_or(i64::MAX));
+        self.leases_wanted
+            .set(i64::try_from(report.wanted).unwrap_or(i64::MAX));
         self.postgres_up.set(i64::from(report.server_up));
-        self.seconds_to_deadline.set(report.to_deadline(now).unwrap_or_default().as_secs_f64());
-        self.ceiling_lead_ms.set(report.ceiling_lead_ms(now).unwrap_or_default());
+        self.seconds_to_deadline
+            .set(report.to_deadline(now).unwrap_or_default().as_secs_f64());
+        self.ceiling_lead_ms
+            .set(report.ceiling_lead_ms(now).unwrap_or_default());
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text).map_err(failed)?;
+        TextEncoder::new()
+            .encode(&self.registry.gather(), &mut text)
+            .map_err(failed)?;
         String::from_utf8(text).map_err(|error| Error::runtime(format!("metrics: {error}")))
     }
 }
@@ -118,7 +130,10 @@ mod tests {
             "idgen_postgres_up 0",
             "idgen_failures_total{reason=\"store_unreachable\"} 1",
         ] {
-            assert!(text.lines().any(|have| have == line), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|have| have == line),
+                "{line} is missing in\n{text}"
+            );
         }
         assert!(text.contains("idgen_info{version="), "{text}");
     }

@@ -19,7 +19,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the end of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+enum Policy {
     /// Its end, good or bad, is the end of the process.
     Essential,
     /// Started again after an error.
@@ -36,30 +36,40 @@ pub struct Supervisor {
 impl Supervisor {
     /// Without tasks. Whoever cancels `stop` asks for the end.
     pub fn new(stop: CancellationToken) -> Self {
-        Self { tasks: JoinSet::new(), names: HashMap::new(), stop }
+        Self {
+            tasks: JoinSet::new(),
+            names: HashMap::new(),
+            stop,
+        }
     }
 
-    /// Starts a task, made by `make` from the token that tells it to end.
-    pub fn spawn<M, F>(&mut self, name: &'static str, policy: Policy, mut make: M)
+    /// Starts a task whose end, good or bad, is the end of the process.
+    pub fn spawn_essential(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        let handle = self.tasks.spawn(async { (Policy::Essential, task.await) });
+        self.names.insert(handle.id(), name);
+    }
+
+    /// Starts a task, made by `make` from the token that tells it to end, and starts it again whenever
+    /// it fails.
+    pub fn spawn_restarted<M, F>(&mut self, name: &'static str, mut make: M)
     where
         M: FnMut(CancellationToken) -> F + Send + 'static,
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let stop = self.stop.clone();
         let handle = self.tasks.spawn(async move {
-            loop {
-                let result = make(stop.clone()).await;
-                match result {
-                    Err(error) if policy == Policy::Restart && !stop.is_cancelled() => {
-                        tracing::error!(task = name, "{error}; starting it again");
-                    }
-                    result => return (policy, result),
-                }
+            while let Err(error) = make(stop.clone()).await {
+                tracing::error!(task = name, "{error}; starting it again");
                 tokio::select! {
-                    () = stop.cancelled() => return (policy, Ok(())),
+                    () = stop.cancelled() => break,
                     () = tokio::time::sleep(RESTART_PAUSE) => {}
                 }
             }
+            (Policy::Restart, Ok(()))
         });
         self.names.insert(handle.id(), name);
     }
@@ -131,17 +141,20 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_an_essential_task_stops_the_others() {
         let mut supervisor = Supervisor::new(CancellationToken::new());
-        supervisor.spawn("waits", Policy::Restart, waits);
-        supervisor.spawn("fails", Policy::Essential, async |_| Err(Error::refused("no")));
+        supervisor.spawn_restarted("waits", waits);
+        supervisor.spawn_essential("fails", async { Err(Error::refused("no")) });
         let error = supervisor.run().await.unwrap_err();
-        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Refused, "no".to_owned()));
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::Refused, "no".to_owned())
+        );
     }
 
     #[tokio::test]
     async fn a_panic_ends_the_process_and_names_the_task() {
         let mut supervisor = Supervisor::new(CancellationToken::new());
-        supervisor.spawn("waits", Policy::Restart, waits);
-        supervisor.spawn("panics", Policy::Restart, async |_| panic!("on purpose"));
+        supervisor.spawn_restarted("waits", waits);
+        supervisor.spawn_restarted("panics", async |_| panic!("on purpose"));
         let error = supervisor.run().await.unwrap_err();
         assert_eq!(error.to_string(), "task panics panicked");
         assert_eq!(error.kind(), ErrorKind::Runtime);
@@ -153,7 +166,7 @@ mod tests {
         let mut supervisor = Supervisor::new(stop.clone());
         let starts = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&starts);
-        supervisor.spawn("fails twice", Policy::Restart, move |stop| {
+        supervisor.spawn_restarted("fails twice", move |stop| {
             let started = counter.fetch_add(1, Ordering::SeqCst) + 1;
             async move {
                 if started < 3 {
@@ -171,7 +184,7 @@ mod tests {
     async fn a_task_that_does_not_stop_is_named() {
         let stop = CancellationToken::new();
         let mut supervisor = Supervisor::new(stop.clone());
-        supervisor.spawn("deaf", Policy::Restart, async |_| std::future::pending().await);
+        supervisor.spawn_restarted("deaf", async |_| std::future::pending().await);
         stop.cancel();
         let error = supervisor.run().await.unwrap_err();
         assert_eq!(error.to_string(), "tasks did not stop in time: deaf");

@@ -1,7 +1,9 @@
 -- The daemon's contract: install, extend, fence, and every refusal.
 \pset null '(null)'
 -- Without a daemon the right error, at once.
+\set VERBOSITY terse
 SELECT idgen_snowflake();
+\set VERBOSITY default
 SELECT state, preloaded, open_slots, daemon_seen_ms_ago, cell_id FROM idgen.health;
 
 SELECT boot_id, boottime_ms, wall_ms, in_recovery, contract_version FROM idgen.server_clock() \gset
@@ -69,7 +71,9 @@ SELECT pg_temp.extend(10, 2000000, 2000000), pg_temp.install();
 SELECT state FROM idgen.slots;
 -- A daemon was seen: the call waits, then says so.
 SET idgen.lease_wait_ms = 50;
+\set VERBOSITY terse
 SELECT idgen_snowflake();
+\set VERBOSITY default
 RESET idgen.lease_wait_ms;
 
 -- A newer token opens above what was minted; one at or below it is refused.
@@ -89,7 +93,9 @@ SELECT count(idgen_snowflake()) FROM generate_series(1, 5000);
 SELECT idgen.fence_lease(:'boot_id', 'worker', 7, 2, 10) IS NOT NULL AS fenced;
 SELECT pg_temp.install(epoch => 3, floor_in => 1500, deadline_in => 300);
 SELECT pg_sleep(0.35);
+\set VERBOSITY terse
 SELECT idgen_snowflake();
+\set VERBOSITY default
 SELECT identity, state FROM idgen.slots;
 SELECT pg_temp.extend(10, 1, 600000) AS wrong_epoch;
 RESET idgen.lease_wait_ms;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand, ValueEnum};
-use idgen_daemon::config::Config;
+use idgen_daemon::config::{Config, parse_postgres};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::status::{Status, table};
 use std::io::Write;
@@ -33,7 +33,12 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Output::Table)]
         output: Output,
         /// Configuration file of the server's idgend.
-        #[arg(long, value_name = "FILE", conflicts_with = "postgres", required_unless_present = "postgres")]
+        #[arg(
+            long,
+            value_name = "FILE",
+            conflicts_with = "postgres",
+            required_unless_present = "postgres"
+        )]
         config: Option<PathBuf>,
         /// libpq URL or key=value string of the server.
         #[arg(long, value_name = "URL")]
@@ -48,7 +53,11 @@ enum Output {
 }
 
 fn main() -> ExitCode {
-    let Command::Status { output, config, postgres } = Arguments::parse().command;
+    let Command::Status {
+        output,
+        config,
+        postgres,
+    } = Arguments::parse().command;
     match show_status(output, config, postgres) {
         Ok(code) => code,
         Err(error) => {
@@ -64,7 +73,7 @@ fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>
             let config = Config::load(&path)?;
             (config.postgres.url, config.postgres.connect_timeout)
         }
-        (None, Some(url)) => (idgen_daemon::config::parse_url("--postgres", &url)?, Duration::from_secs(3)),
+        (None, Some(url)) => (parse_postgres("--postgres", &url)?, Duration::from_secs(3)),
         (None, None) => return Err(Error::usage("neither --config nor --postgres is given")),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -79,5 +88,9 @@ fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>
     };
     // A reader that has seen enough, such as `head`, is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
-    Ok(if status.is_serving() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDING) })
+    Ok(if status.is_serving() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FINDING)
+    })
 }

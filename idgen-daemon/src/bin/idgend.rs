@@ -7,12 +7,11 @@ use idgen_daemon::config::{Config, StoreConfig};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, LeaseStore, PostgresStore, PostgresStoreConfig,
-    Report,
+    EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, PostgresStore, PostgresStoreConfig, Report,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
-use idgen_daemon::supervisor::{Policy, Supervisor};
+use idgen_daemon::supervisor::Supervisor;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -101,8 +100,11 @@ async fn supervise(config: Config) -> Result<()> {
     let mut supervisor = Supervisor::new(stop.clone());
     if let Some(addr) = config.http_listen {
         let listener = http::bind(addr)?;
-        let pages = Pages { report: reported, metrics: Arc::clone(&metrics) };
-        supervisor.spawn("http", Policy::Restart, move |stop| {
+        let pages = Pages {
+            report: reported,
+            metrics: Arc::clone(&metrics),
+        };
+        supervisor.spawn_restarted("http", move |stop| {
             let (listener, pages) = (listener.try_clone(), pages.clone());
             async move {
                 let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
@@ -110,7 +112,10 @@ async fn supervise(config: Config) -> Result<()> {
             }
         });
     }
-    let holder = HolderName { instance: InstanceId(instance.as_u128()), name: config.name };
+    let holder = HolderName {
+        instance: InstanceId(instance.as_u128()),
+        name: config.name,
+    };
     let keeper = KeeperConfig {
         postgres: config.postgres,
         workers_count: config.workers_count,
@@ -119,17 +124,67 @@ async fn supervise(config: Config) -> Result<()> {
     };
     let ttl_ms = config.timing.ttl_ms();
     match config.store {
-        StoreConfig::Postgres { url, connect_timeout, request_timeout } => {
+        StoreConfig::Postgres {
+            url,
+            connect_timeout,
+            request_timeout,
+        } => {
             let url = *url;
-            let store = PostgresStoreConfig { url, connect_timeout, request_timeout, ttl_ms, holder };
+            let store = PostgresStoreConfig {
+                url,
+                connect_timeout,
+                request_timeout,
+                ttl_ms,
+                holder,
+            };
             let store = PostgresStore::new(store);
-            spawn_keeper(&mut supervisor, Keeper::new(keeper, store, report, metrics));
+            let keeper = Keeper::new(keeper, store, report, metrics);
+            supervisor.spawn_essential("lease keeper", keeper.run(stop.clone()));
         }
-        StoreConfig::Etcd { endpoints, prefix, request_timeout } => {
-            let store = EtcdStore::new(EtcdConfig { endpoints, prefix, request_timeout, ttl_ms, holder });
-            spawn_keeper(&mut supervisor, Keeper::new(keeper, store, report, metrics));
+        StoreConfig::Etcd {
+            endpoints,
+            prefix,
+            request_timeout,
+        } => {
+            let store = EtcdStore::new(EtcdConfig {
+                endpoints,
+                prefix,
+                request_timeout,
+                ttl_ms,
+                holder,
+            });
+            let keeper = Keeper::new(keeper, store, report, metrics);
+            supervisor.spawn_essential("lease keeper", keeper.run(stop.clone()));
         }
     }
-    supervisor.spawn_signals(signals.forward(stop));
+    supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+/// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one
+/// changes nothing.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let failed = |error| Error::runtime(format!("take over signals: {error}"));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
+    }
+
+    async fn forward(mut self, stop: CancellationToken) -> Result<()> {
+        let name = tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            () = stop.cancelled() => return Ok(()),
+        };
+        tracing::info!("{name}: stopping");
+        stop.cancel();
+        Ok(())
+    }
 }

@@ -17,7 +17,9 @@ pub(super) fn override_with(
     vars: impl IntoIterator<Item = (String, String)>,
 ) -> Result<()> {
     for (name, value) in vars {
-        let Some(path) = name.strip_prefix(PREFIX) else { continue };
+        let Some(path) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
         if is_service_link(path) {
             continue;
         }
@@ -29,9 +31,10 @@ pub(super) fn override_with(
 /// Kubernetes gives every pod `IDGEND_SERVICE_HOST`, `IDGEND_PORT` and more when a service is called
 /// idgend; they are none of our settings.
 fn is_service_link(path: &str) -> bool {
-    ["SERVICE_HOST", "SERVICE_PORT", "PORT"]
-        .iter()
-        .any(|link| path.strip_prefix(link).is_some_and(|rest| rest.is_empty() || is_suffix(rest)))
+    ["SERVICE_HOST", "SERVICE_PORT", "PORT"].iter().any(|link| {
+        path.strip_prefix(link)
+            .is_some_and(|rest| rest.is_empty() || is_suffix(rest))
+    })
 }
 
 /// `_9187_TCP`, but not a level of ours.
@@ -63,10 +66,18 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
 }
 
 fn number(value: &str) -> std::result::Result<u64, String> {
-    value.trim().parse().map_err(|_| format!("\"{value}\" is not a whole number"))
+    value
+        .trim()
+        .parse()
+        .map_err(|_| format!("\"{value}\" is not a whole number"))
 }
 
 /// Endpoints, separated by commas.
 fn list(value: &str) -> Vec<String> {
-    value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

@@ -141,29 +141,36 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Error::usage(format!("read {}: {error}", path.display())))?;
-        Self::parse(&path.display().to_string(), &text, std::env::vars_os().filter_map(env::utf8))
+        Self::parse(
+            &path.display().to_string(),
+            &text,
+            std::env::vars_os().filter_map(env::utf8),
+        )
     }
 
     /// Parses `text`; `file` is how errors call it.
-    pub fn parse(
-        file: &str,
-        text: &str,
-        vars: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self> {
+    pub fn parse(file: &str, text: &str, vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut raw: RawConfig =
             toml::from_str(text).map_err(|error| Error::usage(locate(file, text, &error)))?;
         env::override_with(&mut raw, vars)?;
-        raw.check().map_err(|message| Error::usage(format!("{file}: {message}")))
+        raw.check()
+            .map_err(|message| Error::usage(format!("{file}: {message}")))
     }
 }
 
 /// `file:line: key: message`. The line itself is not shown: it may hold a password.
 fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
-    let Some(span) = error.span() else { return format!("{file}: {message}") };
+    let Some(span) = error.span() else {
+        return format!("{file}: {message}");
+    };
     let before = text.get(..span.start).unwrap_or(text);
     let line = before.matches('\n').count();
-    let key = text.lines().nth(line).and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+    let key = text
+        .lines()
+        .nth(line)
+        .and_then(|line| line.split_once('='))
+        .map(|(key, _)| key.trim());
     match key.filter(|key| !message.contains(&format!("`{key}`"))) {
         Some(key) => format!("{file}:{}: {key}: {message}", line + 1),
         None => format!("{file}:{}: {message}", line + 1),
@@ -177,7 +184,11 @@ impl RawConfig {
         let url = self.postgres.url.ok_or("postgres.url is missing")?;
         let postgres = PostgresConfig {
             url: parse_url("postgres.url", &url)?,
-            connect_timeout: millis("postgres.connect_timeout_ms", self.postgres.connect_timeout_ms, 3_000)?,
+            connect_timeout: millis(
+                "postgres.connect_timeout_ms",
+                self.postgres.connect_timeout_ms,
+                3_000,
+            )?,
             poll: millis("postgres.poll_ms", self.postgres.poll_ms, 500)?,
         };
         let store = self.store.check(&postgres)?;
@@ -199,9 +210,10 @@ impl RawStore {
         let request_timeout = millis("store.request_timeout_ms", self.request_timeout_ms, 1_000)?;
         match self.kind.as_deref().unwrap_or("postgres") {
             "postgres" => {
-                for (key, given) in
-                    [("endpoints", self.endpoints.is_some()), ("prefix", self.prefix.is_some())]
-                {
+                for (key, given) in [
+                    ("endpoints", self.endpoints.is_some()),
+                    ("prefix", self.prefix.is_some()),
+                ] {
                     if given {
                         return Err(format!("store.{key} is for kind = \"etcd\" only"));
                     }
@@ -211,21 +223,35 @@ impl RawStore {
                     None => postgres.url.clone(),
                 };
                 let connect_timeout = postgres.connect_timeout;
-                Ok(StoreConfig::Postgres { url: Box::new(url), connect_timeout, request_timeout })
+                Ok(StoreConfig::Postgres {
+                    url: Box::new(url),
+                    connect_timeout,
+                    request_timeout,
+                })
             }
             "etcd" => {
                 if self.url.is_some() {
-                    return Err("store.url is for kind = \"postgres\" only; etcd takes store.endpoints".into());
+                    return Err(
+                        "store.url is for kind = \"postgres\" only; etcd takes store.endpoints".into(),
+                    );
                 }
                 let endpoints = self.endpoints.ok_or("store.endpoints is missing")?;
                 check_endpoints(&endpoints)?;
                 let prefix = self.prefix.unwrap_or_else(|| "/pg_idgen/default".to_owned());
                 if !prefix.starts_with('/') || prefix.ends_with('/') {
-                    return Err(format!("store.prefix = \"{prefix}\" must begin, but not end, with a slash"));
+                    return Err(format!(
+                        "store.prefix = \"{prefix}\" must begin, but not end, with a slash"
+                    ));
                 }
-                Ok(StoreConfig::Etcd { endpoints, prefix, request_timeout })
+                Ok(StoreConfig::Etcd {
+                    endpoints,
+                    prefix,
+                    request_timeout,
+                })
             }
-            other => Err(format!("store.kind = \"{other}\" is neither \"postgres\" nor \"etcd\"")),
+            other => Err(format!(
+                "store.kind = \"{other}\" is neither \"postgres\" nor \"etcd\""
+            )),
         }
     }
 }
@@ -248,7 +274,10 @@ impl RawWorkers {
             margin_ms: None,
         };
         if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
-            return Err(format!("workers.ttl_ms = {}: etcd keeps leases by whole seconds", spec.ttl_ms));
+            return Err(format!(
+                "workers.ttl_ms = {}: etcd keeps leases by whole seconds",
+                spec.ttl_ms
+            ));
         }
         let timing = Timing::new(spec).map_err(|error| format!("workers.{error}"))?;
         Ok((count, timing))
@@ -273,7 +302,11 @@ impl RawLog {
         let json = match self.format.as_deref().unwrap_or("human") {
             "human" => false,
             "json" => true,
-            other => return Err(format!("log.format = \"{other}\" is neither \"human\" nor \"json\"")),
+            other => {
+                return Err(format!(
+                    "log.format = \"{other}\" is neither \"human\" nor \"json\""
+                ));
+            }
         };
         let level = self.level.unwrap_or_else(|| "info".to_owned());
         let bad = || format!("log.level = \"{level}\" is not off, error, warn, info, debug or trace");
@@ -287,10 +320,16 @@ impl RawLog {
     }
 }
 
+/// Parses a connection string for a command line; `key` is how errors call it.
+pub fn parse_postgres(key: &str, url: &str) -> Result<tokio_postgres::Config> {
+    parse_url(key, url).map_err(Error::usage)
+}
+
 fn parse_url(key: &str, url: &str) -> Checked<tokio_postgres::Config> {
     // The parser's own message may quote what it could not read, a password for instance.
-    let config: tokio_postgres::Config =
-        url.parse().map_err(|_| format!("{key} is not a libpq URL or key=value string"))?;
+    let config: tokio_postgres::Config = url
+        .parse()
+        .map_err(|_| format!("{key} is not a libpq URL or key=value string"))?;
     if config.get_hosts().is_empty() {
         return Err(format!("{key} names no host"));
     }
@@ -298,7 +337,9 @@ fn parse_url(key: &str, url: &str) -> Checked<tokio_postgres::Config> {
         return Err(format!("{key} names no user"));
     }
     if config.get_ssl_mode() == tokio_postgres::config::SslMode::Require {
-        return Err(format!("{key}: sslmode=require is not supported by this build; use a local socket"));
+        return Err(format!(
+            "{key}: sslmode=require is not supported by this build; use a local socket"
+        ));
     }
     Ok(config)
 }
@@ -309,11 +350,15 @@ fn check_endpoints(endpoints: &[String]) -> Checked<()> {
     }
     for endpoint in endpoints {
         if endpoint.starts_with("https://") {
-            return Err(format!("store.endpoints: {endpoint}: TLS is not supported by this build"));
+            return Err(format!(
+                "store.endpoints: {endpoint}: TLS is not supported by this build"
+            ));
         }
         let authority = endpoint.strip_prefix("http://").unwrap_or_default();
         if authority.is_empty() || authority.contains(['/', '@']) {
-            return Err(format!("store.endpoints: \"{endpoint}\" is not of the form http://host:port"));
+            return Err(format!(
+                "store.endpoints: \"{endpoint}\" is not of the form http://host:port"
+            ));
         }
     }
     Ok(())
@@ -333,5 +378,9 @@ fn millis(key: &str, given: Option<u64>, default: u64) -> Checked<Duration> {
 fn host_name() -> Checked<String> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_str().unwrap_or_default();
-    if name.is_empty() { Err("name is missing, and the host has none".into()) } else { Ok(name.to_owned()) }
+    if name.is_empty() {
+        Err("name is missing, and the host has none".into())
+    } else {
+        Ok(name.to_owned())
+    }
 }

@@ -9,9 +9,7 @@ use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
-use idgen_core::lease::{
-    BootId, Cell, InstanceId, Leased, Mark, Memory, Snapshot, Timing,
-};
+use idgen_core::lease::{BootId, Cell, InstanceId, Leased, Mark, Memory, Snapshot, Timing};
 use std::future::pending;
 use std::time::Duration;
 
@@ -22,10 +20,20 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 /// A request to the store.
 #[derive(Debug)]
 pub(super) enum Request {
-    Probe { ticket: Ticket },
+    Probe {
+        ticket: Ticket,
+    },
     Acquire(Acquire),
-    Renew { ticket: Ticket, held: Held, wanted: Vec<Leased> },
-    Release { ticket: Ticket, boot_id: BootId, marks: Vec<Mark> },
+    Renew {
+        ticket: Ticket,
+        held: Held,
+        wanted: Vec<Leased>,
+    },
+    Release {
+        ticket: Ticket,
+        boot_id: BootId,
+        marks: Vec<Mark>,
+    },
 }
 
 /// A request for a grant, with all that the plan depends on.
@@ -55,11 +63,19 @@ pub(super) struct Answer {
 
 impl Answer {
     fn of(event: Event) -> Self {
-        Self { event, trouble: None, asked: Vec::new(), released: Vec::new() }
+        Self {
+            event,
+            trouble: None,
+            asked: Vec::new(),
+            released: Vec::new(),
+        }
     }
 
     fn failed(event: Event, trouble: StoreError) -> Self {
-        Self { trouble: Some(trouble), ..Self::of(event) }
+        Self {
+            trouble: Some(trouble),
+            ..Self::of(event)
+        }
     }
 }
 
@@ -83,8 +99,18 @@ pub(super) struct Desk<S> {
 
 impl<S: LeaseStore> Desk<S> {
     pub(super) fn new(store: S, instance: InstanceId, timing: Timing) -> Self {
-        let clerk = Clerk { store, instance, timing, cell: None };
-        Self { idle: Some(clerk), running: None, waiting: None, cell: None }
+        let clerk = Clerk {
+            store,
+            instance,
+            timing,
+            cell: None,
+        };
+        Self {
+            idle: Some(clerk),
+            running: None,
+            waiting: None,
+            cell: None,
+        }
     }
 
     /// The cell, once the store has been read.
@@ -101,7 +127,9 @@ impl<S: LeaseStore> Desk<S> {
 
     /// The next answer; never comes when nothing runs. May be dropped and called again.
     pub(super) async fn answer(&mut self) -> Answer {
-        let Some(running) = &mut self.running else { return pending().await };
+        let Some(running) = &mut self.running else {
+            return pending().await;
+        };
         let (clerk, answer) = running.await;
         self.running = None;
         self.cell.clone_from(&clerk.cell);
@@ -122,7 +150,11 @@ impl<S: LeaseStore> Clerk<S> {
             },
             Request::Acquire(acquire) => self.acquire(acquire).await,
             Request::Renew { ticket, held, wanted } => self.renew(ticket, &held, wanted).await,
-            Request::Release { ticket, boot_id, marks } => self.release(ticket, boot_id, &marks).await,
+            Request::Release {
+                ticket,
+                boot_id,
+                marks,
+            } => self.release(ticket, boot_id, &marks).await,
         };
         (self, answer)
     }
@@ -141,7 +173,15 @@ impl<S: LeaseStore> Clerk<S> {
     }
 
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
-        let Acquire { ticket, boot_id, reading, doubt, memory, count, random } = acquire;
+        let Acquire {
+            ticket,
+            boot_id,
+            reading,
+            doubt,
+            memory,
+            count,
+            random,
+        } = acquire;
         let snapshot = match self.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt }, error),
@@ -152,7 +192,12 @@ impl<S: LeaseStore> Clerk<S> {
             tracing::info!(token = %grant.token, "found the grant whose answer was lost");
             return Answer::of(Event::Granted { ticket, grant });
         }
-        let wanted = PlanFor { boot_id, wall: reading.wall, count, random };
+        let wanted = PlanFor {
+            boot_id,
+            wall: reading.wall,
+            count,
+            random,
+        };
         let plan = match plan_grant(&snapshot, &memory, &self.timing, wanted) {
             Ok(plan) => plan,
             Err(error) => {
@@ -171,11 +216,17 @@ impl<S: LeaseStore> Clerk<S> {
                     reading,
                     leased: asked.clone(),
                 };
-                Answer { asked, ..Answer::of(Event::Granted { ticket, grant }) }
+                Answer {
+                    asked,
+                    ..Answer::of(Event::Granted { ticket, grant })
+                }
             }
             Err(error) if error.kind == StoreErrorKind::Unknown => {
                 let doubt = Some(Attempt { plan, reading });
-                Answer { asked, ..Answer::failed(Event::GrantFailed { ticket, doubt }, error) }
+                Answer {
+                    asked,
+                    ..Answer::failed(Event::GrantFailed { ticket, doubt }, error)
+                }
             }
             Err(error) => Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
         }
@@ -227,9 +278,10 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
         let snapshot = self.read().await?;
-        let standing =
-            settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
-        let Standing::Mine { guard, leased } = standing else { return Ok(None) };
+        let standing = settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
+        let Standing::Mine { guard, leased } = standing else {
+            return Ok(None);
+        };
         renewal.guard = guard;
         for (wanted, committed) in renewal.leased.iter_mut().zip(leased) {
             wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
@@ -242,7 +294,10 @@ impl<S: LeaseStore> Clerk<S> {
         loop {
             match self.store.release(boot_id, marks).await {
                 Ok(released) => {
-                    return Answer { released, ..Answer::of(Event::Released { ticket }) };
+                    return Answer {
+                        released,
+                        ..Answer::of(Event::Released { ticket })
+                    };
                 }
                 Err(error) if tries < RELEASE_TRIES && error.kind != StoreErrorKind::Sealed => {
                     tracing::debug!("release fails, try {tries}: {error}");

@@ -64,12 +64,7 @@ pub struct Keeper<S> {
 
 impl<S: LeaseStore> Keeper<S> {
     /// A keeper that has not begun.
-    pub fn new(
-        config: KeeperConfig,
-        store: S,
-        report: watch::Sender<Report>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub fn new(config: KeeperConfig, store: S, report: watch::Sender<Report>, metrics: Arc<Metrics>) -> Self {
         let now = Instant::now();
         Self {
             desk: Desk::new(store, config.holder.instance, config.timing),
@@ -128,8 +123,12 @@ impl<S: LeaseStore> Keeper<S> {
         }
         match answer.trouble {
             Some(error) => {
-                self.metrics.failures.with_label_values(&[error.kind.name()]).inc();
-                self.store_trouble.raise(format!("lease store: {error}"), Instant::now());
+                self.metrics
+                    .failures
+                    .with_label_values(&[error.kind.name()])
+                    .inc();
+                self.store_trouble
+                    .raise(format!("lease store: {error}"), Instant::now());
             }
             None => self.store_trouble.settle("lease store: answers again"),
         }
@@ -147,7 +146,12 @@ impl<S: LeaseStore> Keeper<S> {
             let (state, actions) = next(&self.config.timing, self.state.clone(), event)
                 .map_err(|error| Error::runtime(format!("lease keeper: {error}")))?;
             if state.phase.name() != self.state.phase.name() {
-                tracing::debug!(event = told, "{} -> {}", self.state.phase.name(), state.phase.name());
+                tracing::debug!(
+                    event = told,
+                    "{} -> {}",
+                    self.state.phase.name(),
+                    state.phase.name()
+                );
             }
             self.state = state;
             for action in actions {
@@ -164,7 +168,12 @@ impl<S: LeaseStore> Keeper<S> {
             Action::ReadClock => self.look_at = Instant::now(),
             Action::Inspect => return self.inspect().await.map(Some),
             Action::Probe { ticket } => self.desk.submit(Request::Probe { ticket }),
-            Action::Acquire { ticket, boot_id, reading, doubt } => {
+            Action::Acquire {
+                ticket,
+                boot_id,
+                reading,
+                doubt,
+            } => {
                 self.desk.submit(Request::Acquire(Acquire {
                     ticket,
                     boot_id,
@@ -178,8 +187,16 @@ impl<S: LeaseStore> Keeper<S> {
             Action::Renew { ticket, held, wanted } => {
                 self.desk.submit(Request::Renew { ticket, held, wanted });
             }
-            Action::Release { ticket, boot_id, marks } => {
-                self.desk.submit(Request::Release { ticket, boot_id, marks });
+            Action::Release {
+                ticket,
+                boot_id,
+                marks,
+            } => {
+                self.desk.submit(Request::Release {
+                    ticket,
+                    boot_id,
+                    marks,
+                });
             }
             Action::Lost { token, leased, why } => self.note_lost(token, &leased, why),
             Action::Install { .. } | Action::Extend { .. } | Action::Fence { .. } => {
@@ -204,22 +221,32 @@ impl<S: LeaseStore> Keeper<S> {
 
     /// Install, extend or fence; an error that can be waited out counts as the server being lost.
     async fn act_on_server(&mut self, action: Action) -> Result<Event> {
-        let Some(server) = &self.server else { return Ok(Event::ServerLost) };
+        let Some(server) = &self.server else {
+            return Ok(Event::ServerLost);
+        };
         let (what, event) = match action {
             Action::Install { held, anchor } => {
                 let Some(cell) = self.desk.cell() else {
-                    return Err(Error::runtime("a lease is to be installed, but the store was never read"));
+                    return Err(Error::runtime(
+                        "a lease is to be installed, but the store was never read",
+                    ));
                 };
                 let outcome = server.install(&held, cell, anchor).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let workers: Vec<u16> = held.leased.iter().map(|leased| leased.worker.0).collect();
                     tracing::info!(token = %held.token, ?workers, "lease installed");
                 }
-                ("install", outcome.map(|outcome| judge(outcome, Event::Installed, Event::InstallRefused)))
+                (
+                    "install",
+                    outcome.map(|outcome| judge(outcome, Event::Installed, Event::InstallRefused)),
+                )
             }
             Action::Extend { held, anchor } => {
                 let outcome = server.extend(&held, anchor).await;
-                ("extend", outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)))
+                (
+                    "extend",
+                    outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
+                )
             }
             Action::Fence { boot_id, claims } => {
                 let fenced = server.fence(boot_id, &claims).await;
@@ -241,16 +268,24 @@ impl<S: LeaseStore> Keeper<S> {
     }
 
     async fn inspect(&mut self) -> Result<Event> {
-        let Some(server) = &self.server else { return Ok(Event::ServerLost) };
+        let Some(server) = &self.server else {
+            return Ok(Event::ServerLost);
+        };
         match server.slots().await {
             Ok(slots) => {
                 for slot in &slots {
                     self.memory.note_ceiling(slot.claim.worker, slot.bound);
                 }
-                let claims: Vec<Claim> =
-                    slots.iter().filter(|slot| slot.open).map(|slot| slot.claim).collect();
+                let claims: Vec<Claim> = slots
+                    .iter()
+                    .filter(|slot| slot.open)
+                    .map(|slot| slot.claim)
+                    .collect();
                 if !claims.is_empty() {
-                    tracing::info!(count = claims.len(), "an earlier daemon left leases open; closing them");
+                    tracing::info!(
+                        count = claims.len(),
+                        "an earlier daemon left leases open; closing them"
+                    );
                 }
                 Ok(Event::Inspected { claims })
             }
@@ -324,7 +359,11 @@ impl<S: LeaseStore> Keeper<S> {
         let now = Instant::now();
         if self.server.is_none() {
             let soon = now.duration_since(self.lost_at) < RECONNECT_SOON_FOR;
-            let pause = if soon { RECONNECT_SOON.min(self.config.postgres.poll) } else { self.config.postgres.poll };
+            let pause = if soon {
+                RECONNECT_SOON.min(self.config.postgres.poll)
+            } else {
+                self.config.postgres.poll
+            };
             self.look_at = now + pause;
             return;
         }

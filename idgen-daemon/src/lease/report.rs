@@ -106,7 +106,10 @@ mod tests {
     use idgen_core::lease::{Epoch, Revision};
 
     fn report(at: Instant) -> Report {
-        let token = Token { epoch: Epoch(0), revision: Revision(1) };
+        let token = Token {
+            epoch: Epoch(0),
+            revision: Revision(1),
+        };
         Report {
             lease: Some(LeaseReport {
                 token,
@@ -114,7 +117,13 @@ mod tests {
                 deadline: BootMs(50_000),
                 ceiling: UnixMs(1_040_000),
             }),
-            reading: Some((ClockReading { wall: UnixMs(1_000_000), boot: BootMs(10_000) }, at)),
+            reading: Some((
+                ClockReading {
+                    wall: UnixMs(1_000_000),
+                    boot: BootMs(10_000),
+                },
+                at,
+            )),
             server_up: true,
             ..Report::starting(2, Duration::from_secs(10))
         }
@@ -126,8 +135,14 @@ mod tests {
         let later = at + Duration::from_secs(15);
         assert_eq!(report(at).to_deadline(later), Some(Duration::from_secs(25)));
         assert_eq!(report(at).ceiling_lead_ms(later), Some(25_000));
-        assert_eq!(report(at).ceiling_lead_ms(at + Duration::from_secs(41)), Some(-1_000));
-        assert_eq!(report(at).to_deadline(at + Duration::from_secs(41)), Some(Duration::ZERO));
+        assert_eq!(
+            report(at).ceiling_lead_ms(at + Duration::from_secs(41)),
+            Some(-1_000)
+        );
+        assert_eq!(
+            report(at).to_deadline(at + Duration::from_secs(41)),
+            Some(Duration::ZERO)
+        );
     }
 
     #[test]
@@ -136,11 +151,29 @@ mod tests {
         assert_eq!(report(at).readiness(at + Duration::from_millis(29_999)), Ok(()));
         let late = report(at).readiness(at + Duration::from_secs(30)).unwrap_err();
         assert_eq!(late, "the lease ends in 10000 ms");
-        let few = Report { wanted: 3, ..report(at) }.readiness(at).unwrap_err();
+        let few = Report {
+            wanted: 3,
+            ..report(at)
+        }
+        .readiness(at)
+        .unwrap_err();
         assert_eq!(few, "2 of 3 identities are open");
         let trouble = Some("store away".to_owned());
-        let none = Report { lease: None, trouble, ..report(at) }.readiness(at).unwrap_err();
+        let none = Report {
+            lease: None,
+            trouble,
+            ..report(at)
+        }
+        .readiness(at)
+        .unwrap_err();
         assert_eq!(none, "no lease is installed (away): store away");
-        assert!(Report { server_up: false, ..report(at) }.readiness(at).is_err());
+        assert!(
+            Report {
+                server_up: false,
+                ..report(at)
+            }
+            .readiness(at)
+            .is_err()
+        );
     }
 }

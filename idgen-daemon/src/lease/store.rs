@@ -79,7 +79,10 @@ pub struct StoreError {
 impl StoreError {
     /// An error of this kind.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self {
+            kind,
+            message: message.into(),
+        }
     }
 }
 
@@ -104,8 +107,7 @@ pub trait LeaseStore: Send + 'static {
 
     /// Commits the windows and a new TTL if every identity is held under the token, has not expired,
     /// and its row has the guard's revision, else `Conflict`.
-    fn renew(&mut self, renewal: &Renewal)
-    -> impl Future<Output = Result<Committed, StoreError>> + Send;
+    fn renew(&mut self, renewal: &Renewal) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Gives identities back with their exact high waters. Those that the store does not show under
     /// this token and boot id any more are left alone; the others are returned.
@@ -118,5 +120,8 @@ pub trait LeaseStore: Send + 'static {
 
 /// `token` as a grant at `revision` of `epoch` gives it.
 pub(super) fn token_of(epoch: Epoch, committed: Committed) -> Token {
-    Token { epoch, revision: committed.revision }
+    Token {
+        epoch,
+        revision: committed.revision,
+    }
 }

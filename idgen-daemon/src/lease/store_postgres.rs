@@ -108,7 +108,10 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Connects at the first request.
     pub fn new(config: PostgresStoreConfig) -> Self {
-        Self { config, session: None }
+        Self {
+            config,
+            session: None,
+        }
     }
 
     /// Takes the session out; it is put back only when a transaction has ended well, so that one in an
@@ -117,11 +120,18 @@ impl PostgresStore {
         if let Some(session) = self.session.take().filter(|session| !session.is_closed()) {
             return Ok(session);
         }
-        let PostgresStoreConfig { url, connect_timeout, request_timeout, .. } = &self.config;
-        Session::open(url, "idgend store", *connect_timeout, *request_timeout).await.map_err(|error| {
-            let message = format!("connect to {}: {error}", describe(url));
-            StoreError::new(StoreErrorKind::Unreachable, message)
-        })
+        let PostgresStoreConfig {
+            url,
+            connect_timeout,
+            request_timeout,
+            ..
+        } = &self.config;
+        Session::open(url, "idgend store", *connect_timeout, *request_timeout)
+            .await
+            .map_err(|error| {
+                let message = format!("connect to {}: {error}", describe(url));
+                StoreError::new(StoreErrorKind::Unreachable, message)
+            })
     }
 
     /// Commits. Anything but a plain success leaves it open whether it happened.
@@ -152,12 +162,20 @@ async fn begin(session: &Session) -> Result<Cell> {
     let mut rows = session.rows(LOCK_CELL, &[]).await.map_err(not_done)?;
     if rows.is_empty() {
         let (cell_id, nonce) = (Uuid::new_v4(), Uuid::new_v4());
-        session.rows(MAKE_CELL, &[&cell_id, &nonce]).await.map_err(not_done)?;
+        session
+            .rows(MAKE_CELL, &[&cell_id, &nonce])
+            .await
+            .map_err(not_done)?;
         rows = session.rows(LOCK_CELL, &[]).await.map_err(not_done)?;
     }
-    let row = rows.first().ok_or_else(|| broken("the cell's row cannot be made"))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| broken("the cell's row cannot be made"))?;
     if let Some(reason) = column::<Option<String>>(row, 5)? {
-        return Err(StoreError::new(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}")));
+        return Err(StoreError::new(
+            StoreErrorKind::Sealed,
+            format!("the cell is sealed: {reason}"),
+        ));
     }
     let identity = |from: usize| -> Result<(i64, i32, u32)> {
         Ok((column(row, from)?, column(row, from + 1)?, column(row, from + 2)?))
@@ -206,11 +224,17 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         let cell = begin(&session).await?;
         if !cell.is_epoch(plan.epoch, plan.epoch_nonce) {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "the epoch was advanced"));
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the epoch was advanced",
+            ));
         }
         let revision = raise_revision(&session).await?;
         let planned = &plan.grants;
-        let identities: Vec<i32> = planned.iter().map(|grant| i32::from(grant.leased.worker.0)).collect();
+        let identities: Vec<i32> = planned
+            .iter()
+            .map(|grant| i32::from(grant.leased.worker.0))
+            .collect();
         let generations = signed_all(planned.iter().map(|grant| grant.generation))?;
         let ceilings = signed_all(planned.iter().map(|grant| grant.leased.window.ceiling.0))?;
         let seen = planned
@@ -236,7 +260,10 @@ impl LeaseStore for PostgresStore {
             .await
             .map_err(not_done)?;
         self.commit_all(session, warnings, granted, planned.len()).await?;
-        Ok(Committed { revision: Revision(unsigned(revision)?), ttl_ms: self.config.ttl_ms })
+        Ok(Committed {
+            revision: Revision(unsigned(revision)?),
+            ttl_ms: self.config.ttl_ms,
+        })
     }
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
@@ -244,7 +271,10 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         let cell = begin(&session).await?;
         if !cell.is_epoch(renewal.token.epoch, renewal.epoch_nonce) {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "the epoch was advanced"));
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the epoch was advanced",
+            ));
         }
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
@@ -268,7 +298,10 @@ impl LeaseStore for PostgresStore {
             .await
             .map_err(not_done)?;
         self.commit_all(session, warnings, renewed, leased.len()).await?;
-        Ok(Committed { revision: Revision(unsigned(revision)?), ttl_ms: self.config.ttl_ms })
+        Ok(Committed {
+            revision: Revision(unsigned(revision)?),
+            ttl_ms: self.config.ttl_ms,
+        })
     }
 
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
@@ -284,11 +317,21 @@ impl LeaseStore for PostgresStore {
         let rows = session
             .rows(
                 RELEASE,
-                &[&revision, &identities, &lasts, &epochs, &revisions, &Uuid::from_u128(boot_id.0)],
+                &[
+                    &revision,
+                    &identities,
+                    &lasts,
+                    &epochs,
+                    &revisions,
+                    &Uuid::from_u128(boot_id.0),
+                ],
             )
             .await
             .map_err(not_done)?;
-        let released = rows.iter().map(|row| column(row, 0)).collect::<Result<Vec<i32>>>()?;
+        let released = rows
+            .iter()
+            .map(|row| column(row, 0))
+            .collect::<Result<Vec<i32>>>()?;
         self.commit(session, warnings).await?;
         let released = |mark: &&Mark| released.contains(&i32::from(mark.claim.worker.0));
         Ok(marks.iter().filter(released).copied().collect())
@@ -343,7 +386,9 @@ fn not_done(error: PgError) -> StoreError {
     match error.sqlstate() {
         Some("42P01" | "3F000" | "42883") => StoreError::new(
             StoreErrorKind::Denied,
-            format!("the store's database has no pg_idgen extension: {error} (hint: run CREATE EXTENSION pg_idgen there)"),
+            format!(
+                "the store's database has no pg_idgen extension: {error} (hint: run CREATE EXTENSION pg_idgen there)"
+            ),
         ),
         Some("42501") => StoreError::new(
             StoreErrorKind::Denied,
@@ -358,7 +403,8 @@ fn broken(message: &str) -> StoreError {
 }
 
 fn column<'r, T: FromSql<'r>>(row: &'r tokio_postgres::Row, index: usize) -> Result<T> {
-    row.try_get(index).map_err(|error| broken(&format!("read column {index}: {error}")))
+    row.try_get(index)
+        .map_err(|error| broken(&format!("read column {index}: {error}")))
 }
 
 fn unsigned(value: i64) -> Result<u64> {

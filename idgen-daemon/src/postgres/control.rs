@@ -57,11 +57,19 @@ pub struct Control {
 impl Control {
     /// Connects, and makes sure that this is a server to work with and that no other daemon does.
     pub async fn open(config: &PostgresConfig) -> Result<Self> {
-        let session = Session::open(&config.url, "idgend", config.connect_timeout, config.connect_timeout)
-            .await
-            .map_err(|error| {
-                Error::retry(format!("connect to postgres at {}: {error}", describe(&config.url)))
-            })?;
+        let session = Session::open(
+            &config.url,
+            "idgend",
+            config.connect_timeout,
+            config.connect_timeout,
+        )
+        .await
+        .map_err(|error| {
+            Error::retry(format!(
+                "connect to postgres at {}: {error}",
+                describe(&config.url)
+            ))
+        })?;
         let row = session
             .row(
                 "SELECT current_setting('server_version_num')::int4, current_database()::text, \
@@ -142,18 +150,17 @@ impl Control {
                         revision: Revision(unsigned(column(row, 2)?)?),
                     },
                 };
-                Ok(OpenSlot { claim, open, bound: UnixMs(unsigned(bound)?) })
+                Ok(OpenSlot {
+                    claim,
+                    open,
+                    bound: UnixMs(unsigned(bound)?),
+                })
             })
             .collect()
     }
 
     /// Opens every identity of the lease.
-    pub async fn install(
-        &self,
-        held: &Held,
-        cell: &Cell,
-        anchor: ClockReading,
-    ) -> Result<InstallOutcome> {
+    pub async fn install(&self, held: &Held, cell: &Cell, anchor: ClockReading) -> Result<InstallOutcome> {
         let lease = LeaseArgs::new(held)?;
         let answer = self
             .session
@@ -212,9 +219,14 @@ impl Control {
     pub async fn fence(&self, boot_id: BootId, claims: &[Claim]) -> Result<Option<Vec<Mark>>> {
         let boot_id = Uuid::from_u128(boot_id.0);
         let identities: Vec<i32> = claims.iter().map(|claim| i32::from(claim.worker.0)).collect();
-        let epochs = claims.iter().map(|claim| signed(claim.token.epoch.0)).collect::<Result<Vec<_>>>()?;
-        let revisions =
-            claims.iter().map(|claim| signed(claim.token.revision.0)).collect::<Result<Vec<_>>>()?;
+        let epochs = claims
+            .iter()
+            .map(|claim| signed(claim.token.epoch.0))
+            .collect::<Result<Vec<_>>>()?;
+        let revisions = claims
+            .iter()
+            .map(|claim| signed(claim.token.revision.0))
+            .collect::<Result<Vec<_>>>()?;
         let params: [&(dyn ToSql + Sync); 4] = [&boot_id, &identities, &epochs, &revisions];
         let answer = self
             .session
@@ -233,9 +245,14 @@ impl Control {
         let mut marks = Vec::with_capacity(rows.len());
         for row in &rows {
             let (ordinal, last): (i64, Option<i64>) = (column(row, 0)?, column(row, 1)?);
-            let claim = usize::try_from(ordinal - 1).ok().and_then(|index| claims.get(index));
+            let claim = usize::try_from(ordinal - 1)
+                .ok()
+                .and_then(|index| claims.get(index));
             if let (Some(last), Some(claim)) = (last, claim) {
-                marks.push(Mark { claim: *claim, last: UnixMs(unsigned(last)?) });
+                marks.push(Mark {
+                    claim: *claim,
+                    last: UnixMs(unsigned(last)?),
+                });
             }
         }
         Ok(Some(marks))
@@ -261,9 +278,17 @@ impl LeaseArgs {
             epoch: signed(held.token.epoch.0)?,
             revision: signed(held.token.revision.0)?,
             deadline_ms: signed(held.deadline.0)?,
-            identities: held.leased.iter().map(|leased| i32::from(leased.worker.0)).collect(),
-            floors_ms: windows().map(|window| signed(window.floor.0)).collect::<Result<_>>()?,
-            ceilings_ms: windows().map(|window| signed(window.ceiling.0)).collect::<Result<_>>()?,
+            identities: held
+                .leased
+                .iter()
+                .map(|leased| i32::from(leased.worker.0))
+                .collect(),
+            floors_ms: windows()
+                .map(|window| signed(window.floor.0))
+                .collect::<Result<_>>()?,
+            ceilings_ms: windows()
+                .map(|window| signed(window.ceiling.0))
+                .collect::<Result<_>>()?,
         })
     }
 }
@@ -284,7 +309,9 @@ fn outcome(answer: std::result::Result<tokio_postgres::Row, PgError>) -> Result<
     let error = match answer {
         Ok(row) if column::<bool>(&row, 0)? => return Ok(InstallOutcome::Done),
         Ok(_) => {
-            return Ok(InstallOutcome::Refused("the token is not the open one in shared memory".to_owned()));
+            return Ok(InstallOutcome::Refused(
+                "the token is not the open one in shared memory".to_owned(),
+            ));
         }
         Err(error) => error,
     };
@@ -317,7 +344,8 @@ fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
     row: &'r tokio_postgres::Row,
     index: usize,
 ) -> Result<T> {
-    row.try_get(index).map_err(|error| Error::runtime(format!("read column {index}: {error}")))
+    row.try_get(index)
+        .map_err(|error| Error::runtime(format!("read column {index}: {error}")))
 }
 
 fn unsigned(value: i64) -> Result<u64> {

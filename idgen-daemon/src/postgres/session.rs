@@ -103,7 +103,11 @@ pub fn describe(config: &Config) -> String {
         })
         .collect();
     let user = config.get_user().unwrap_or_default();
-    format!("{user}@{}/{}", hosts.join(","), config.get_dbname().unwrap_or(user))
+    format!(
+        "{user}@{}/{}",
+        hosts.join(","),
+        config.get_dbname().unwrap_or(user)
+    )
 }
 
 /// Pinned so that nobody's ALTER ROLE or ALTER DATABASE changes what the daemon does. Synchronous
@@ -160,12 +164,21 @@ impl Session {
                 if let AsyncMessage::Notice(notice) = message
                     && notice.severity() == "WARNING"
                 {
-                    tracing::warn!(sqlstate = notice.code().code(), "postgres warns: {}", notice.message());
+                    tracing::warn!(
+                        sqlstate = notice.code().code(),
+                        "postgres warns: {}",
+                        notice.message()
+                    );
                     counter.fetch_add(1, Ordering::SeqCst);
                 }
             }
         });
-        let session = Self { client, driver, warnings, limit };
+        let session = Self {
+            client,
+            driver,
+            warnings,
+            limit,
+        };
         session.batch(&pinned_settings(limit)).await?;
         Ok(session)
     }
@@ -176,11 +189,7 @@ impl Session {
     }
 
     /// Runs one query.
-    pub async fn rows(
-        &self,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, PgError> {
+    pub async fn rows(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, PgError> {
         self.limited(self.client.query(sql, params)).await
     }
 

@@ -120,7 +120,10 @@ impl Status {
                 &[],
             )
             .await?;
-        let slots = rows.iter().map(slot).collect::<std::result::Result<_, tokio_postgres::Error>>()?;
+        let slots = rows
+            .iter()
+            .map(slot)
+            .collect::<std::result::Result<_, tokio_postgres::Error>>()?;
         Ok(Self {
             server: ServerStatus {
                 url,
@@ -133,7 +136,10 @@ impl Status {
                 open_slots: health.try_get::<_, Option<i32>>(6)?.unwrap_or_default(),
                 deadline_in_ms: health.try_get(7)?,
             },
-            cell: CellStatus { id: health.try_get(8)?, worker_format: health.try_get(9)? },
+            cell: CellStatus {
+                id: health.try_get(8)?,
+                worker_format: health.try_get(9)?,
+            },
             slots,
         })
     }
@@ -149,7 +155,10 @@ fn slot(row: &tokio_postgres::Row) -> std::result::Result<SlotStatus, tokio_post
         kind: row.try_get(0)?,
         identity: row.try_get(1)?,
         state: row.try_get(2)?,
-        token: TokenStatus { epoch: row.try_get(3)?, revision: row.try_get(4)? },
+        token: TokenStatus {
+            epoch: row.try_get(3)?,
+            revision: row.try_get(4)?,
+        },
         floor_ms: row.try_get(5)?,
         last_ms: row.try_get(6)?,
         ceiling_ms: row.try_get(7)?,

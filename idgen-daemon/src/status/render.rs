@@ -16,7 +16,9 @@ pub fn table(status: &Status) -> String {
 
 fn plain() -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table
+        .load_preset(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic);
     table
 }
 
@@ -28,10 +30,20 @@ fn server(status: &Status) -> Table {
     };
     line("server", Cell::new(&server.url));
     line("postgres", Cell::new(&server.postgres));
-    line("extension", Cell::new(format!("{} (contract {})", server.extension, server.contract)));
+    line(
+        "extension",
+        Cell::new(format!("{} (contract {})", server.extension, server.contract)),
+    );
     line("state", state(&server.state));
     line("boot id", Cell::new(or_dash(server.boot_id)));
-    line("daemon seen", Cell::new(server.daemon_seen_ms_ago.map_or_else(dash, |ms| format!("{ms} ms ago"))));
+    line(
+        "daemon seen",
+        Cell::new(
+            server
+                .daemon_seen_ms_ago
+                .map_or_else(dash, |ms| format!("{ms} ms ago")),
+        ),
+    );
     line("cell", Cell::new(or_dash(cell.id)));
     line("worker format", Cell::new(or_dash(cell.worker_format.as_ref())));
     table
@@ -39,7 +51,14 @@ fn server(status: &Status) -> Table {
 
 fn slots(slots: &[SlotStatus]) -> Table {
     let mut table = plain();
-    table.set_header(["kind", "identity", "state", "token", "to deadline", "ceiling lead"]);
+    table.set_header([
+        "kind",
+        "identity",
+        "state",
+        "token",
+        "to deadline",
+        "ceiling lead",
+    ]);
     for slot in slots {
         // Of a closed slot these two say nothing any more.
         let open = slot.state == "open";
@@ -97,7 +116,10 @@ mod tests {
                 open_slots: 1,
                 deadline_in_ms: Some(400_050),
             },
-            cell: CellStatus { id: None, worker_format: Some("classic".to_owned()) },
+            cell: CellStatus {
+                id: None,
+                worker_format: Some("classic".to_owned()),
+            },
             slots,
         }
     }
@@ -107,7 +129,10 @@ mod tests {
             kind: "worker".to_owned(),
             identity: 17,
             state: state.to_owned(),
-            token: TokenStatus { epoch: 2, revision: 91 },
+            token: TokenStatus {
+                epoch: 2,
+                revision: 91,
+            },
             floor_ms: 1,
             last_ms: 2,
             ceiling_ms: 3,
@@ -119,7 +144,15 @@ mod tests {
     #[test]
     fn a_table_says_token_deadline_and_lead_of_open_slots() {
         let text = table(&status(vec![slot("open")]));
-        for part in ["idgend@/tmp:5432/postgres", "serving", "120 ms ago", "17", "2/91", "400.0 s", "479000 ms"] {
+        for part in [
+            "idgend@/tmp:5432/postgres",
+            "serving",
+            "120 ms ago",
+            "17",
+            "2/91",
+            "400.0 s",
+            "479000 ms",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "no colours when this is not a terminal");

@@ -26,9 +26,7 @@ use etcd_client::{
     TxnResponse,
 };
 use idgen_core::lease::ledger::shows_claim;
-use idgen_core::lease::{
-    BootId, Epoch, GrantPlan, Leased, Mark, Revision, Snapshot, Token, WorkerId,
-};
+use idgen_core::lease::{BootId, Epoch, GrantPlan, Leased, Mark, Revision, Snapshot, Token, WorkerId};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -107,7 +105,12 @@ impl EtcdStore {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let endpoint = self.config.endpoints.get(self.endpoint).cloned().unwrap_or_default();
+        let endpoint = self
+            .config
+            .endpoints
+            .get(self.endpoint)
+            .cloned()
+            .unwrap_or_default();
         let limit = self.config.request_timeout;
         let options = ConnectOptions::new()
             .with_connect_timeout(limit)
@@ -131,14 +134,25 @@ impl EtcdStore {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => classify(effect, &error),
             Err(_) => {
-                let kind =
-                    if effect == Effect::None { StoreErrorKind::Unreachable } else { StoreErrorKind::Unknown };
+                let kind = if effect == Effect::None {
+                    StoreErrorKind::Unreachable
+                } else {
+                    StoreErrorKind::Unknown
+                };
                 StoreError::new(kind, format!("no answer within {} ms", limit.as_millis()))
             }
         };
-        let endpoint = self.config.endpoints.get(self.endpoint).cloned().unwrap_or_default();
+        let endpoint = self
+            .config
+            .endpoints
+            .get(self.endpoint)
+            .cloned()
+            .unwrap_or_default();
         self.rotate();
-        Err(StoreError::new(error.kind, format!("etcd {endpoint}: {}", error.message)))
+        Err(StoreError::new(
+            error.kind,
+            format!("etcd {endpoint}: {}", error.message),
+        ))
     }
 
     fn rotate(&mut self) {
@@ -149,7 +163,10 @@ impl EtcdStore {
     /// Judges the header of an answer about keys.
     fn judge(&mut self, header: Option<&etcd_client::ResponseHeader>) -> Result<()> {
         let header = header.ok_or_else(|| {
-            StoreError::new(StoreErrorKind::Unreachable, "etcd sent an answer without a header")
+            StoreError::new(
+                StoreErrorKind::Unreachable,
+                "etcd sent an answer without a header",
+            )
         })?;
         let judged = self.pins.judge(header.cluster_id(), header.revision());
         if judged.is_err() {
@@ -176,15 +193,27 @@ impl EtcdStore {
     /// `None`: there is no cell yet.
     async fn look_once(&mut self, kv: &mut KvClient) -> Result<Option<SeenStore>> {
         let options = GetOptions::new().with_prefix();
-        let answer = self.request(Effect::None, kv.get(self.keys.all(), Some(options))).await?;
+        let answer = self
+            .request(Effect::None, kv.get(self.keys.all(), Some(options)))
+            .await?;
         self.judge(answer.header())?;
-        let Some(seen) = decode(&self.keys, answer.kvs())? else { return Ok(None) };
+        let Some(seen) = decode(&self.keys, answer.kvs())? else {
+            return Ok(None);
+        };
         self.pins.judge_cell(seen.cluster_id)?;
         if let Some(reason) = &seen.sealed_reason {
-            return Err(StoreError::new(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}")));
+            return Err(StoreError::new(
+                StoreErrorKind::Sealed,
+                format!("the cell is sealed: {reason}"),
+            ));
         }
         self.cell_guard = seen.cell_guard;
-        self.generations = seen.snapshot.rows.iter().map(|row| (row.worker, row.generation)).collect();
+        self.generations = seen
+            .snapshot
+            .rows
+            .iter()
+            .map(|row| (row.worker, row.generation))
+            .collect();
         Ok(Some(seen))
     }
 
@@ -194,7 +223,10 @@ impl EtcdStore {
         let ttl_s = i64::try_from(self.config.ttl_ms / 1_000).unwrap_or(i64::MAX);
         let answer = self.request(Effect::None, leases.grant(ttl_s, None)).await?;
         let ttl_s = u64::try_from(answer.ttl()).unwrap_or(0);
-        Ok(EtcdLease { id: answer.id(), ttl_ms: ttl_s.saturating_mul(1_000) })
+        Ok(EtcdLease {
+            id: answer.id(),
+            ttl_ms: ttl_s.saturating_mul(1_000),
+        })
     }
 
     /// In the background: a lease that is not revoked expires all the same.
@@ -204,14 +236,22 @@ impl EtcdStore {
         let mut leases = client.lease_client();
         let limit = self.config.request_timeout;
         self.revokes.spawn(async move {
-            if !matches!(tokio::time::timeout(limit, leases.revoke(lease_id)).await, Ok(Ok(_))) {
+            if !matches!(
+                tokio::time::timeout(limit, leases.revoke(lease_id)).await,
+                Ok(Ok(_))
+            ) {
                 tracing::debug!(lease_id, "an etcd lease was not revoked; it expires");
             }
         });
     }
 
     /// Runs a guarded transaction that puts holder keys on a new lease.
-    async fn commit(&mut self, lease: EtcdLease, guards: Vec<Compare>, puts: Vec<TxnOp>) -> Result<Committed> {
+    async fn commit(
+        &mut self,
+        lease: EtcdLease,
+        guards: Vec<Compare>,
+        puts: Vec<TxnOp>,
+    ) -> Result<Committed> {
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
@@ -225,7 +265,10 @@ impl EtcdStore {
         }
         let answer = answer?;
         if !answer.succeeded() {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected"));
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the keys are not as expected",
+            ));
         }
         let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok(Committed {
@@ -291,8 +334,16 @@ impl LeaseStore for EtcdStore {
             let worker = planned.leased.worker;
             // A key that does not exist has revision 0.
             let seen = planned.seen.map_or(Ok(0), signed)?;
-            guards.push(Compare::create_revision(self.keys.holder(worker), CompareOp::Equal, 0));
-            guards.push(Compare::mod_revision(self.keys.high_water(worker), CompareOp::Equal, seen));
+            guards.push(Compare::create_revision(
+                self.keys.holder(worker),
+                CompareOp::Equal,
+                0,
+            ));
+            guards.push(Compare::mod_revision(
+                self.keys.high_water(worker),
+                CompareOp::Equal,
+                seen,
+            ));
             self.generations.insert(worker, planned.generation);
             puts.extend(self.puts(planned.leased, plan.epoch, plan.boot_id, lease)?);
         }
@@ -329,12 +380,19 @@ impl LeaseStore for EtcdStore {
                 exact: true,
                 epoch: token.epoch.0,
             };
-            changes.push(TxnOp::put(self.keys.high_water(worker), encode(&high_water)?, None));
+            changes.push(TxnOp::put(
+                self.keys.high_water(worker),
+                encode(&high_water)?,
+                None,
+            ));
             changes.push(TxnOp::delete(self.keys.holder(worker), None));
         }
         let answer = self.write(Txn::new().when(guards).and_then(changes)).await?;
         if !answer.succeeded() {
-            return Err(StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected"));
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the keys are not as expected",
+            ));
         }
         if let Some(lease_id) = self.lease_id.take() {
             self.revoke(lease_id).await;

@@ -75,7 +75,11 @@ mod tests {
         let mut pins = Pins::default();
         pins.judge(7, 10).unwrap();
         assert_eq!(kind(pins.judge(8, 11)), StoreErrorKind::Sealed);
-        assert_eq!(kind(pins.judge(7, 12)), StoreErrorKind::Sealed, "also when the old one answers again");
+        assert_eq!(
+            kind(pins.judge(7, 12)),
+            StoreErrorKind::Sealed,
+            "also when the old one answers again"
+        );
     }
 
     #[test]
@@ -84,7 +88,11 @@ mod tests {
         pins.judge(7, 10).unwrap();
         assert_eq!(kind(pins.judge(7, 9)), StoreErrorKind::Unknown);
         pins.judge(7, 10).unwrap();
-        assert_eq!(kind(pins.judge(7, 9)), StoreErrorKind::Unknown, "a good answer in between forgives");
+        assert_eq!(
+            kind(pins.judge(7, 9)),
+            StoreErrorKind::Unknown,
+            "a good answer in between forgives"
+        );
         assert_eq!(kind(pins.judge(7, 8)), StoreErrorKind::Sealed);
         assert_eq!(kind(pins.judge(7, 11)), StoreErrorKind::Sealed);
     }

@@ -4,9 +4,7 @@ use super::super::store::{StoreError, StoreErrorKind};
 use etcd_client::KeyValue;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
-use idgen_core::lease::{
-    BootId, CellId, Epoch, EpochNonce, InstanceId, Revision, Snapshot, Token, WorkerId,
-};
+use idgen_core::lease::{BootId, CellId, Epoch, EpochNonce, InstanceId, Revision, Snapshot, Token, WorkerId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,7 +66,9 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+        Self {
+            prefix: prefix.to_owned(),
+        }
     }
 
     pub(super) fn all(&self) -> String {
@@ -89,7 +89,10 @@ impl Keys {
 
     /// Identity and last part of a key below `w`.
     fn part<'k>(&self, key: &'k str) -> Option<(WorkerId, &'k str)> {
-        let (id, part) = key.strip_prefix(&self.prefix)?.strip_prefix("/w/")?.split_once('/')?;
+        let (id, part) = key
+            .strip_prefix(&self.prefix)?
+            .strip_prefix("/w/")?
+            .split_once('/')?;
         Some((WorkerId(id.parse().ok()?), part))
     }
 }
@@ -123,7 +126,11 @@ pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore
     }
     // High waters are what keeps windows apart; a store that lost a key of these cannot be trusted.
     let Some((cell, cell_guard)) = cell else {
-        return if high_waters.is_empty() { Ok(None) } else { Err(missing(&cell_key)) };
+        return if high_waters.is_empty() {
+            Ok(None)
+        } else {
+            Err(missing(&cell_key))
+        };
     };
     if let Some(worker) = holders.keys().find(|worker| !high_waters.contains_key(worker)) {
         return Err(missing(&keys.high_water(*worker)));
@@ -138,7 +145,10 @@ pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore
             holder: holders.remove(&worker).map(|(holder, created)| Holder {
                 instance: InstanceId(holder.holder.as_u128()),
                 name: holder.holder_name,
-                token: Token { epoch: Epoch(holder.token_epoch), revision: unsigned(created) },
+                token: Token {
+                    epoch: Epoch(holder.token_epoch),
+                    revision: unsigned(created),
+                },
                 boot_id: BootId(holder.boot_id.as_u128()),
                 // The key would be gone.
                 expired: false,
@@ -156,7 +166,12 @@ pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore
         rows,
     };
     let (cluster_id, sealed_reason) = (cell.cluster_id, cell.sealed_reason);
-    Ok(Some(SeenStore { snapshot, cell_guard, cluster_id, sealed_reason }))
+    Ok(Some(SeenStore {
+        snapshot,
+        cell_guard,
+        cluster_id,
+        sealed_reason,
+    }))
 }
 
 fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
@@ -167,7 +182,10 @@ fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
 }
 
 fn missing(key: &str) -> StoreError {
-    StoreError::new(StoreErrorKind::Sealed, format!("sealed: the key {key} was deleted"))
+    StoreError::new(
+        StoreErrorKind::Sealed,
+        format!("sealed: the key {key} was deleted"),
+    )
 }
 
 /// etcd's revisions are never negative.
