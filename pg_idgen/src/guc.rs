@@ -16,7 +16,7 @@ static MAX_CLOCK_REWIND_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// `max_worker_processes = 8`.
 static MAX_REFILL_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 
-/// Tags that can be served at a time over all databases; 256 bytes of shared memory each.
+/// Tags that can be served at a time over all databases; 384 bytes of shared memory each.
 static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 
 /// Upper limit of `idgen.max_refill_workers`: the size of the table in shared memory.
@@ -83,16 +83,19 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    GucRegistry::define_int_guc(
-        c"idgen.max_segments",
-        c"How many tags can be served from shared memory, over all databases.",
-        c"Takes 256 bytes of shared memory each.",
-        &MAX_SEGMENTS,
-        16,
-        1_000_000,
-        GucContext::Postmaster,
-        GucFlags::default(),
-    );
+    // It sizes shared memory: without preload there is none, and Postgres refuses such a setting then.
+    if crate::shmem::preloading() {
+        GucRegistry::define_int_guc(
+            c"idgen.max_segments",
+            c"How many tags can be served from shared memory, over all databases.",
+            c"Takes 384 bytes of shared memory each.",
+            &MAX_SEGMENTS,
+            16,
+            1_000_000,
+            GucContext::Postmaster,
+            GucFlags::default(),
+        );
+    }
     // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
     unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
 }

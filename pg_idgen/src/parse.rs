@@ -7,7 +7,7 @@ use idgen_core::uuidv7;
 use pgrx::pg_sys;
 
 /// Unix ms of 2000-01-01T00:00:00Z, where Postgres counts its timestamps from.
-const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
+pub const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
 
 v1_function!(idgen_parse_bigint, parse_bigint);
 v1_function!(idgen_parse_uuid, parse_uuid);

@@ -93,6 +93,9 @@ pub struct SegmentSlot {
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
+// What the documentation of idgen.max_segments says.
+const _: () = assert!(size_of::<SegmentSlot>() == 384);
+
 /// The whole of it.
 #[repr(C)]
 pub struct Shared {

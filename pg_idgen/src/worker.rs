@@ -11,7 +11,7 @@
 
 use crate::owner::{AsOwner, Tables};
 use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
-use crate::segment::wanted_in;
+use crate::segment::{leaf, wanted_in};
 use crate::shmem::{Failure, RefillWorker, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::segment::Publication;
@@ -21,6 +21,7 @@ use pgrx::bgworkers::{
 };
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::spi::SpiClient;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -189,6 +190,7 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     let entry: &RefillWorker = &shared.refill_workers[entry];
     entry.served.store(true, Ordering::Release);
     entry.register(database);
+    make_leaves_ahead();
     let mut idle_since = clock::boot();
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
         let served = wanted_in(shared, database)
@@ -198,6 +200,7 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
             sleep(IDLE);
         } else {
             idle_since = clock::boot();
+            make_leaves_ahead();
         }
     }
     entry.register(0);
@@ -324,9 +327,23 @@ fn note_failure(slot: &SegmentSlot, failure: Failure) {
     slot.set_failure(failure);
 }
 
-/// Grant in a transaction of its own. `None`: an error, which is in the server log; nothing was granted, or
-/// nobody can know, and the range is burned.
+/// Grant in a transaction of its own. `None`: nothing was granted, or nobody can know, and the range is burned.
 fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
+    in_transaction(|client| grant(client, wish))
+}
+
+/// Leaves for the coming days, before they are needed. May fail (somebody holds the table's lock): the grants
+/// of today do not depend on it.
+fn make_leaves_ahead() {
+    if leaf::ahead_is_due() {
+        in_transaction(|client| leaf::prepare_ahead(client).map_err(Refused::Query));
+    }
+}
+
+/// One short transaction of the extension's own. `None`: an error, which is in the server log.
+fn in_transaction<R>(
+    work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, Refused>,
+) -> Option<Result<R, Refused>> {
     PgTryBuilder::new(std::panic::AssertUnwindSafe(|| {
         // SAFETY: the worker's main loop, outside any transaction.
         unsafe {
@@ -338,10 +355,10 @@ fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
             None => Err(Refused::Gone),
             Some(tables) => {
                 let _as_owner = AsOwner::begin(tables.owner);
-                Spi::connect_mut(|client| grant(client, wish))
+                Spi::connect_mut(work)
             }
         };
-        // SAFETY: what was begun above. A refusal has changed nothing worth an abort but may have made leaves.
+        // SAFETY: what was begun above. A refusal has granted nothing, but may have made leaves that stay.
         unsafe {
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();

@@ -2,7 +2,9 @@
 DROP EXTENSION pg_idgen;
 SELECT count(*) AS left_behind FROM pg_namespace WHERE nspname = 'idgen';
 CREATE SCHEMA idgen;
+\set VERBOSITY terse
 CREATE EXTENSION pg_idgen;
+\set VERBOSITY default
 DROP SCHEMA idgen;
 CREATE SCHEMA ids;
 CREATE EXTENSION pg_idgen SCHEMA ids;

@@ -3,18 +3,28 @@
 //! They are no members of the extension, so that pg_dump takes them along with their rows; hence no install
 //! script can make them. Keys and indexes are on the leaves only, which is what pg_dump can restore.
 
+use crate::clock;
+use crate::parse::POSTGRES_EPOCH_MS;
 use pgrx::spi::{Result, SpiClient, SpiHeapTupleData};
 use std::cell::Cell;
 
-/// Days made ahead of today.
+/// Days that a grant insists on beyond today: it may begin before midnight and record after it.
+const DAYS_NEEDED: i32 = 1;
+
+/// Days made ahead of today, by a transaction of their own.
 const DAYS_AHEAD: i32 = 7;
 
+const DAY_MS: i64 = 86_400_000;
+
 thread_local! {
-    /// Postgres day number (UTC) up to which this process has seen the leaves, in which database.
+    /// Last day up to which this process has seen the leaves.
     static SEEN: Cell<i32> = const { Cell::new(i32::MIN) };
 }
 
-const TODAY: &str = "SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date - DATE '2000-01-01'";
+/// Today in UTC, as Postgres numbers days (since 2000-01-01).
+fn today() -> i32 {
+    ((clock::wall().0.cast_signed() - POSTGRES_EPOCH_MS).div_euclid(DAY_MS)) as i32
+}
 
 /// A clone by CREATE DATABASE … TEMPLATE brings the original's identity along: it is another source of
 /// events and another space of tags from now on.
@@ -30,30 +40,38 @@ const MISSING: &str = "
      WHERE to_regclass('idgen.audit_event_' || to_char(day, 'YYYYMMDD')) IS NULL
      ORDER BY day";
 
-/// See to it that an event of now (and of the coming days) finds its leaf.
+/// See to it that an event of now finds its leaf.
 pub fn prepare(client: &mut SpiClient<'_>) -> Result<()> {
-    let today = client
-        .select(TODAY, Some(1), &[])?
-        .first()
-        .get::<i32>(1)?
-        .unwrap_or(0);
-    // One day of slack: a transaction that begins now may record after midnight.
-    if SEEN.get() > today {
+    make_up_to(client, today() + DAYS_NEEDED)
+}
+
+/// Whether [`prepare_ahead`] has anything to do.
+pub fn ahead_is_due() -> bool {
+    SEEN.get() < today() + DAYS_AHEAD
+}
+
+/// Make the leaves of the coming days. Apart from grants, because it waits for whoever makes leaves too.
+pub fn prepare_ahead(client: &mut SpiClient<'_>) -> Result<()> {
+    make_up_to(client, today() + DAYS_AHEAD)
+}
+
+fn make_up_to(client: &mut SpiClient<'_>, last: i32) -> Result<()> {
+    if SEEN.get() >= last {
         return Ok(());
     }
     client.update(OWN_IDENTITY, None, &[])?;
-    if !missing(client, today)?.is_empty() {
+    if !missing(client, last)?.is_empty() {
         // Conflicts with itself and with nothing that inserts; then look again, another may have been first.
         client.update(
             "LOCK TABLE idgen.audit_event IN SHARE UPDATE EXCLUSIVE MODE",
             None,
             &[],
         )?;
-        for leaf in missing(client, today)? {
+        for leaf in missing(client, last)? {
             make(client, &leaf)?;
         }
     }
-    SEEN.set(today + DAYS_AHEAD);
+    SEEN.set(last);
     Ok(())
 }
 
@@ -68,8 +86,8 @@ struct Leaf {
     to: String,
 }
 
-fn missing(client: &mut SpiClient<'_>, today: i32) -> Result<Vec<Leaf>> {
-    let rows = client.update(MISSING, None, &[today.into(), (today + DAYS_AHEAD).into()])?;
+fn missing(client: &mut SpiClient<'_>, last: i32) -> Result<Vec<Leaf>> {
+    let rows = client.update(MISSING, None, &[today().into(), last.into()])?;
     rows.map(|row| {
         Ok(Leaf {
             name: text(&row, 1)?,

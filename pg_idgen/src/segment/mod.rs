@@ -11,7 +11,7 @@
 mod cache;
 mod catalog;
 pub mod grant;
-mod leaf;
+pub mod leaf;
 mod manage;
 mod own;
 mod view;

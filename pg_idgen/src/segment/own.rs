@@ -66,6 +66,10 @@ fn refill(found: &Found, known: Option<Own>) -> Result<Own, Error> {
             message: format!("grant of segment tag \"{}\": {other}", found.tag),
         },
     })?;
+    // The ids are out before the commit: a caller with synchronous_commit = off must not lose the row that
+    // covers them.
+    // SAFETY: sets a flag of the running transaction, which ends with it.
+    unsafe { pg_sys::ForceSyncCommit() };
     let (first, last) = (granted.range.first, granted.range.last());
     Ok(Own {
         next: first,
