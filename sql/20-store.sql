@@ -28,7 +28,7 @@ COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is 
 COMMENT ON COLUMN idgen.cell.region IS 'Region of the cell for formats that carry one; claimed once.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '… timeline,';
-COMMENT ON COLUMN idgen.cell.database_oid IS '… and database. A copy, a promoted standby or a template clone does not match and is refused.';
+COMMENT ON COLUMN idgen.cell.database_oid IS '… and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';
 COMMENT ON COLUMN idgen.cell.created_at IS 'When the cell was made.';
 
 CREATE TABLE idgen.lease (

@@ -4,13 +4,15 @@ CREATE TABLE idgen.space (
     one          boolean PRIMARY KEY DEFAULT true CHECK (one),
     space_id     uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
     source_id    uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
-    database_oid oid  NOT NULL
+    database_oid oid  NOT NULL,
+    cell_id      uuid
 );
 COMMENT ON TABLE idgen.space IS 'The one row that names this database: its tag space and its source of audit events. Not dumped: a restored copy is another space. Renewed when the database turns out to be a clone.';
 COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
 COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
 COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE … TEMPLATE.';
+COMMENT ON COLUMN idgen.space.cell_id IS 'The cell whose snowflakes this database has; set by the first lease that is installed through it, after which leases of other cells are refused. NULL: none yet.';
 INSERT INTO idgen.space (database_oid)
 SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
 
@@ -46,7 +48,7 @@ COMMENT ON COLUMN idgen.segment.max_id IS 'Highest id that was ever granted; sta
 COMMENT ON COLUMN idgen.segment.limit_id IS 'Highest id that may be granted (inclusive).';
 COMMENT ON COLUMN idgen.segment.step IS 'Least ids per grant, 1 to 1,000,000.';
 COMMENT ON COLUMN idgen.segment.max_step IS 'Most ids per grant, step to 1,000,000: what one crash may burn twice.';
-COMMENT ON COLUMN idgen.segment.step_hint IS 'Ids of the last grant; the step adapts so that a range lasts about 15 minutes.';
+COMMENT ON COLUMN idgen.segment.step_hint IS 'Step of the last grant (which gave fewer ids only at the limit); it adapts so that a range lasts about 15 minutes.';
 COMMENT ON COLUMN idgen.segment.fetch_limit IS 'Grants per minute; NULL: no limit. Not enforced by this release.';
 COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe where several masters share the space; NULL: one master. Not used by this release.';
 COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters; 1 in this release.';

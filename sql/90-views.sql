@@ -85,6 +85,7 @@ GRANT SELECT ON idgen.health, idgen.slots, idgen.segments TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
     idgen.server_clock(),
+    idgen.claim_server(),
     idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -99,6 +100,7 @@ BEGIN
     EXECUTE format($grant$
         GRANT EXECUTE ON FUNCTION
             idgen.server_clock(),
+            idgen.claim_server(),
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),

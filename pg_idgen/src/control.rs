@@ -6,6 +6,7 @@ use crate::call::{
 };
 use crate::clock;
 use crate::error::{Error, clip};
+use crate::owner::{AsOwner, Tables};
 use crate::shmem::{Shared, TokenCell, WORKERS, shared};
 use crate::snowflake::WORKER_FORMAT;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
@@ -13,6 +14,7 @@ use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::{self, Format};
 use idgen_core::mint::{Identities, InstallError, Slot, SlotView};
 use pgrx::pg_sys;
+use pgrx::spi::{Spi, SpiClient};
 use std::sync::atomic::Ordering::Relaxed;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -21,6 +23,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const WINDOW_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
 v1_function!(idgen_server_clock, server_clock);
+v1_function!(idgen_claim_server, claim_server);
 v1_function!(idgen_install_lease, install_lease);
 v1_function!(idgen_extend_lease, extend_lease);
 v1_function!(idgen_fence_lease, fence_lease);
@@ -40,6 +43,11 @@ fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
         text_datum(VERSION),
         integer_datum(CONTRACT_VERSION),
     ])
+}
+
+fn claim_server(_call: Call) -> Result<pg_sys::Datum, Error> {
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    Ok(pg_sys::Datum::from(shared.claim_for_this_session()))
 }
 
 /// A lease's identity and token as the daemon names them.
@@ -198,10 +206,42 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
         });
     }
     let good_clock = anchor(call, 11)?;
+    pin_cell(cell_id)?;
     let installed = install_locked(shared, &lease, cell_id, good_clock);
     Ok(pg_sys::Datum::from(installed.map_err(|refused| {
         refused.into_error(shared, cell_id, &lease)
     })?))
+}
+
+const CELL: &str = "SELECT p.cell_id FROM idgen.space p";
+const PIN_CELL: &str = "UPDATE idgen.space SET cell_id = $1 WHERE cell_id IS NULL";
+
+/// Shared memory forgets the cell with every restart, the database must not: its tables hold the cell's ids.
+fn pin_cell(cell_id: [u8; 16]) -> Result<(), Error> {
+    let Some(tables) = Tables::of_this_database() else {
+        return Ok(());
+    };
+    let _as_owner = AsOwner::begin(tables.owner);
+    let cell = |client: &mut SpiClient<'_>| client.update(CELL, Some(1), &[])?.first().get::<pgrx::Uuid>(1);
+    let pinned = Spi::connect_mut(|client| match cell(client)? {
+        Some(pinned) => Ok::<_, pgrx::spi::Error>(Some(pinned)),
+        None => {
+            client.update(PIN_CELL, None, &[pgrx::Uuid::from_bytes(cell_id).into()])?;
+            cell(client)
+        }
+    })?;
+    match pinned {
+        Some(pinned) if *pinned.as_bytes() != cell_id => Err(other_cell(*pinned.as_bytes(), cell_id)),
+        _ => Ok(()),
+    }
+}
+
+fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
+    let uuid = |bytes| uuid::Uuid::from_bytes(bytes).to_string();
+    Error::OtherCell {
+        installed: uuid(installed),
+        offered: uuid(offered),
+    }
 }
 
 struct Lease {
@@ -266,12 +306,8 @@ fn install_locked(
 
 impl InstallRefused {
     fn into_error(self, shared: &Shared, cell_id: [u8; 16], lease: &Lease) -> Error {
-        let uuid = |bytes| uuid::Uuid::from_bytes(bytes).to_string();
         match self {
-            Self::OtherCell => Error::OtherCell {
-                installed: shared.cell_id().map(uuid).unwrap_or_default(),
-                offered: uuid(cell_id),
-            },
+            Self::OtherCell => other_cell(shared.cell_id().unwrap_or_default(), cell_id),
             Self::NotNewer => Error::TokenNotNewer {
                 detail: format!(
                     "Worker {} has had token {:?} here; {:?} is offered.",

@@ -255,7 +255,7 @@ impl Error {
         }
     }
 
-    /// Only reached if a variant is missing from the tables above; the regression tests raise every one.
+    /// Only reached if a variant is missing from the tables above.
     fn unlisted(&self) -> Report {
         report(
             "XX000",

@@ -4,15 +4,15 @@
 //! surface is written by hand in `sql/`; every function there is a V1 entry made by [`call::v1_function`].
 //!
 //! ```text
-//! snowflake, uuid, segment, parse, control      SQL functions
+//! snowflake, uuid7, segment, parse, control     SQL functions
 //!        |               |
-//!      shmem            call, error, owner, guc, clock, backend      rooms they share
+//!      shmem            call, error, owner, guc, clock      rooms they share
 //!        |
 //!    worker (launcher, refill)
 //! ```
 //!
-//! Invariants: `unsafe` lives in `call`, `shmem`, `owner` and the glue of `worker`, each block with its
-//! reason; no Postgres call while an LWLock is held; without `shared_preload_libraries` the library loads
+//! Invariants: shared memory and raw arguments are touched in `shmem` and `call` only; any other `unsafe` is
+//! one call of a Postgres function or a look at one of its variables, each with its reason; no Postgres call while an LWLock is held; without `shared_preload_libraries` the library loads
 //! quietly and only what needs shared memory refuses.
 
 use pgrx::prelude::*;

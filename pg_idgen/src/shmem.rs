@@ -13,7 +13,7 @@ use idgen_core::segment::Buffer;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Worker identities of a cell (10 bits in every worker format).
 pub const WORKERS: usize = 1_024;
@@ -107,6 +107,8 @@ pub struct Shared {
     segments_lock: *mut pg_sys::LWLock,
     /// Cell of the first install; all zero before. Written under the `control` lock, before the first lease opens.
     cell_id: [AtomicU64; 2],
+    /// Process of the session that is the daemon's; 0: none.
+    daemon_pid: AtomicI32,
     daemon_seen_boot_ms: AtomicU64,
     anchor_offset_ms: AtomicI64,
     anchor_boot_ms: AtomicU64,
@@ -217,6 +219,7 @@ unsafe fn initialise(memory: *mut Shared) {
             control: &raw mut (*locks).lock,
             segments_lock: &raw mut (*locks.add(1)).lock,
             cell_id: [const { AtomicU64::new(0) }; 2],
+            daemon_pid: AtomicI32::new(0),
             daemon_seen_boot_ms: AtomicU64::new(0),
             anchor_offset_ms: AtomicI64::new(0),
             anchor_boot_ms: AtomicU64::new(0),
@@ -282,6 +285,24 @@ impl Shared {
     pub fn set_cell_id(&self, cell_id: [u8; 16]) {
         for (half, value) in self.cell_id.iter().zip(halves(cell_id)) {
             half.store(value, Ordering::Release);
+        }
+    }
+
+    /// Let this session be the daemon's until it ends. `false`: another one is.
+    pub fn claim_for_this_session(&self) -> bool {
+        // SAFETY: a plain variable of this process.
+        let pid = unsafe { pg_sys::MyProcPid };
+        match self
+            .daemon_pid
+            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {
+                // SAFETY: the callback has the right signature and is never unloaded. A process that dies
+                // without it takes the whole shared memory along.
+                unsafe { pg_sys::before_shmem_exit(Some(end_claim), pg_sys::Datum::null()) };
+                true
+            }
+            Err(holder) => holder == pid,
         }
     }
 
@@ -414,6 +435,18 @@ impl Shared {
 
     pub fn wake_launcher(&self) {
         wake(&self.launcher_latch);
+    }
+}
+
+#[pg_guard]
+extern "C-unwind" fn end_claim(_code: i32, _argument: pg_sys::Datum) {
+    if let Some(shared) = shared() {
+        // SAFETY: a plain variable of this process.
+        let pid = unsafe { pg_sys::MyProcPid };
+        // Nothing to do if it is not this process's: there is one claim per session.
+        let _ = shared
+            .daemon_pid
+            .compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

@@ -90,6 +90,9 @@ fn choose_preferred(shared: &Shared) -> u64 {
 #[cold]
 #[inline(never)]
 fn persist(shared: &Shared, n: u64, first: Refusal) -> Result<Minted, Error> {
+    if crate::call::in_recovery() {
+        return Err(Error::InRecovery);
+    }
     let began = clock::boot();
     let mut refusal = first;
     loop {
@@ -121,9 +124,6 @@ fn persist(shared: &Shared, n: u64, first: Refusal) -> Result<Minted, Error> {
 }
 
 fn without_lease(refusal: Refusal, waited_ms: u64) -> Error {
-    if crate::call::in_recovery() {
-        return Error::InRecovery;
-    }
     match refusal {
         Refusal::WindowUsedUp if tick_of(clock::wall().0) > WORKER_FORMAT.last_tick => Error::EndOfEpoch {
             format: WORKER_FORMAT.name,

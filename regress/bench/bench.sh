@@ -58,7 +58,9 @@ scaling() {
 }
 
 main() {
-    [ -x "$IDGEND" ] || cargo build --locked -p idgen-daemon --bins
+    require_cargo
+    cargo build --locked -p idgen-daemon --bins
+    require_installed
     trap cleanup EXIT
     trap 'exit 130' INT TERM
     SCRATCH=$(scratch_dir bench)

@@ -119,4 +119,11 @@ DELETE FROM idgen.lease;
 RESET ROLE;
 DROP OWNED BY idgen_nobody;
 DROP ROLE idgen_nobody;
+\set VERBOSITY terse
 SELECT idgen.grant_daemon('no such role');
+\set VERBOSITY default
+
+-- One daemon per server; the claim ends with its session.
+SELECT idgen.claim_server() AS mine, idgen.claim_server() AS still_mine;
+\c -
+DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server(); PERFORM pg_sleep(0.01); END LOOP; END $$;
