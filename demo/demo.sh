@@ -47,6 +47,7 @@ show_logs() {
 build() {
     say "building the extension for PostgreSQL $PG_MAJOR and the daemon (minutes the first time, seconds later)"
     require_cargo
+    require_install_rights
     cargo build --locked -p idgen-daemon --bins
     note "installing the extension into this machine's PostgreSQL $PG_MAJOR: the server loads it from nowhere else"
     "$ROOT/make/install.sh" extension

@@ -1,5 +1,6 @@
 -- count(DISTINCT key) equals count(*) in every table, and the total is what was loaded.
 -- Indexes are left out on purpose: the proof reads the rows, not the primary keys' own promise.
+\pset footer off
 SET enable_indexscan = off;
 SET enable_indexonlyscan = off;
 SET enable_bitmapscan = off;

@@ -1,3 +1,4 @@
+\pset footer off
 \echo A snowflake carries its time and the worker that made it:
 (SELECT o.id, p.ts, p.worker, p.sequence FROM (SELECT id FROM orders ORDER BY id LIMIT 2) o, idgen_parse(o.id) p)
 UNION ALL

@@ -85,14 +85,6 @@ put() {
     esac
 }
 
-# can_write DIR: the nearest existing parent decides for a directory that is not there yet.
-can_write() {
-    local dir=$1
-    is_root && return 0
-    until [ -e "$dir" ]; do dir=$(dirname "$dir"); done
-    [ -w "$dir" ]
-}
-
 case ${1:-} in
     extension) install_extension ;;
     daemon) install_daemon ;;

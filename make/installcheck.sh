@@ -50,8 +50,7 @@ main() {
         mapfile -t specs < <(names regress/specs spec)
     fi
     [ ${#tests[@]} -gt 0 ] || die "no tests in regress/sql"
-    [ -f "$("$PG_CONFIG" --sharedir)/extension/pg_idgen.control" ] ||
-        die "pg_idgen is not installed in this server: make install PG_CONFIG=$PG_CONFIG"
+    require_installed
     rm -rf "$OUTPUT"
     mkdir -p "$OUTPUT"
     trap cleanup EXIT

@@ -68,6 +68,20 @@ as_root() {
     if [ -t 0 ]; then sudo -- "$@"; else sudo -n -- "$@"; fi
 }
 
+# can_write DIR: the nearest existing parent decides for a directory that is not there yet.
+can_write() {
+    local dir=$1
+    is_root && return 0
+    until [ -e "$dir" ]; do dir=$(dirname "$dir"); done
+    [ -w "$dir" ]
+}
+
+# Said before minutes of building, not after.
+require_install_rights() {
+    can_write "$("$PG_CONFIG" --pkglibdir)" || command -v sudo >/dev/null ||
+        die "installing into $("$PG_CONFIG" --pkglibdir) needs root: run this as root, install sudo, or name a server of your own with PG_CONFIG="
+}
+
 # Postgres refuses to run as root, so root borrows the account of the Debian package. The working
 # directory is left because that account may not be able to enter it.
 as_server_user() (
@@ -78,6 +92,11 @@ as_server_user() (
     fi
     exec "$@"
 )
+
+require_installed() {
+    [ -f "$("$PG_CONFIG" --sharedir)/extension/pg_idgen.control" ] ||
+        die "pg_idgen is not installed in this server: make install PG_CONFIG=$PG_CONFIG"
+}
 
 # --- throwaway servers ---------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ LOGS=$BUILD_DIR/test
 PASSED=0
 FAILED=0
 BROKEN=()
-# The whole of e2e takes minutes; one that hangs must not hang the caller.
-E2E_LIMIT_S=1500
-# Each e2e test runs servers of its own and mostly waits for leases to end, so more tests than cores
-# is right, but too many make deadlines meaningless.
-E2E_THREADS=${E2E_THREADS:-$(($(nproc) + 1))}
+# These take a minute or two; one that hangs must not hang the caller.
+SERVERS_LIMIT_S=1200
+# Such a test mostly waits for servers and leases, so more tests than cores is right, but too many make
+# deadlines meaningless.
+SERVERS_THREADS=${SERVERS_THREADS:-$(($(nproc) + 1))}
 
 # suite NAME COMMAND…: runs it with its output on the screen and in a log, and counts.
 suite() {
@@ -48,28 +48,41 @@ failures() {
         sort -u | head -n 40
 }
 
-core_tests() { cargo test --locked -p idgen-core; }
+core_tests() { cargo test --locked --no-fail-fast -p idgen-core; }
 # loom explores every interleaving: only bearable with optimisation.
 loom_tests() {
-    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --test '*loom*'
+    RUSTFLAGS="--cfg loom" cargo test --locked --no-fail-fast --release --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --test '*loom*'
 }
-daemon_tests() { cargo test --locked -p idgen-daemon --lib --bins; }
 install_all() { "$ROOT/make/install.sh" extension; }
 installcheck() { "$ROOT/make/installcheck.sh"; }
 
-e2e_tests() (
-    scratch=$(mktemp -d "${TMPDIR:-/tmp}/pg_idgen-e2e.XXXXXX")
+# Everything of the daemon that needs no installed extension: all its test targets but e2e.
+daemon_tests() (
+    targets=()
+    for name in idgen-daemon/tests/*; do
+        name=$(basename "$name" .rs)
+        [ "$name" = e2e ] || targets+=(--test "$name")
+    done
+    with_servers --lib --bins "${targets[@]}"
+)
+e2e_tests() { with_servers --test e2e; }
+
+# with_servers CARGO_TARGET…: tests that start servers, in a temp dir that is empty of processes and
+# files afterwards even when a test run is cut off.
+with_servers() (
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/pg_idgen-test.XXXXXX")
     chmod 755 "$scratch"
     trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
     # Built first and apart, so that the limit is for running only.
-    cargo test --locked -p idgen-daemon --test e2e --no-run || exit
-    TMPDIR=$scratch timeout --kill-after=20 "$E2E_LIMIT_S" \
-        cargo test --locked -p idgen-daemon --test e2e -- --test-threads="$E2E_THREADS"
+    cargo test --locked -p idgen-daemon "$@" --no-run || exit
+    TMPDIR=$scratch timeout --kill-after=20 "$SERVERS_LIMIT_S" \
+        cargo test --locked -p idgen-daemon "$@" --no-fail-fast -- --test-threads="$SERVERS_THREADS"
 )
 
 main() {
     local suites=("$@") name
     [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e)
+    case " ${suites[*]} " in *' install '*) require_install_rights ;; esac
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
     for name in "${suites[@]}"; do

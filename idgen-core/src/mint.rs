@@ -75,8 +75,17 @@ impl Policy {
     /// The policy of a format with this largest sequence.
     #[must_use]
     pub const fn for_seq_max(seq_max: u64, rewind_ms_max: u64) -> Self {
-        let seq_start_mask = if seq_max == SEQ_MASK { seq_max >> 2 } else { seq_max >> 1 };
-        Self { seq_max, seq_start_mask, ahead_ms_max: 2, rewind_ms_max }
+        let seq_start_mask = if seq_max == SEQ_MASK {
+            seq_max >> 2
+        } else {
+            seq_max >> 1
+        };
+        Self {
+            seq_max,
+            seq_start_mask,
+            ahead_ms_max: 2,
+            rewind_ms_max,
+        }
     }
 }
 
@@ -147,7 +156,12 @@ impl Session {
     /// A session that has no id yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { tick: 0, identity: 0, wait_tick: 0, wait_since_boot_ms: 0 }
+        Self {
+            tick: 0,
+            identity: 0,
+            wait_tick: 0,
+            wait_since_boot_ms: 0,
+        }
     }
 
     /// Lowest tick that keeps this session's ids rising on `identity`: ids compare by tick, then by identity,
@@ -260,7 +274,12 @@ impl Slot {
                     .compare_exchange(word, word + len, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
                 {
-                    return Ok(Run { tick, seq: seq + 1, len, generation: generation_of(word) });
+                    return Ok(Run {
+                        tick,
+                        seq: seq + 1,
+                        len,
+                        generation: generation_of(word),
+                    });
                 }
                 continue;
             }
@@ -323,12 +342,21 @@ impl Slot {
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        Ok(swapped.ok().map(|_| Run { tick, seq, len, generation }))
+        Ok(swapped.ok().map(|_| Run {
+            tick,
+            seq,
+            len,
+            generation,
+        }))
     }
 
     /// A refusal holds only if the word it was concluded from still stands.
     fn refuse_unless_moved(&self, word: u64, refusal: Refusal) -> Result<Option<Run>, Refusal> {
-        if self.word.load(Ordering::Relaxed) == word { Err(refusal) } else { Ok(None) }
+        if self.word.load(Ordering::Relaxed) == word {
+            Err(refusal)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Close `generation` now. Returns the exact last (tick, sequence) of it, or `None` when it is not the
@@ -350,11 +378,18 @@ impl Slot {
     ///
     /// # Errors
     /// [`InstallError::FloorNotAbove`]: the word never goes back.
-    pub fn install(&self, floor_tick: u64, ceiling_tick: u64, dead_boot_ms: u64) -> Result<u64, InstallError> {
+    pub fn install(
+        &self,
+        floor_tick: u64,
+        ceiling_tick: u64,
+        dead_boot_ms: u64,
+    ) -> Result<u64, InstallError> {
         let generation = loop {
             let word = self.word.load(Ordering::Acquire);
             if floor_tick <= tick_of(word) {
-                return Err(InstallError::FloorNotAbove { last_tick: tick_of(word) });
+                return Err(InstallError::FloorNotAbove {
+                    last_tick: tick_of(word),
+                });
             }
             let generation = (generation_of(word) + 1) & GENERATION_MASK;
             // Strictly above the old word even where only the tag would differ: no 64-bit value comes back.
@@ -381,9 +416,18 @@ impl Slot {
     #[must_use]
     pub fn view(&self) -> SlotView {
         let word = self.word.load(Ordering::Acquire);
-        let (ceiling, dead) = (self.ceiling.load(Ordering::Acquire), self.dead.load(Ordering::Acquire));
+        let (ceiling, dead) = (
+            self.ceiling.load(Ordering::Acquire),
+            self.dead.load(Ordering::Acquire),
+        );
         let generation = generation_of(word);
-        let own = |tagged| if generation_of(tagged) == generation { tick_of(tagged) } else { 0 };
+        let own = |tagged| {
+            if generation_of(tagged) == generation {
+                tick_of(tagged)
+            } else {
+                0
+            }
+        };
         SlotView {
             generation,
             tick: tick_of(word),
@@ -394,7 +438,9 @@ impl Slot {
     }
 
     fn swap(&self, old: u64, new: u64) -> bool {
-        self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.word
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
@@ -408,7 +454,11 @@ impl Default for Slot {
 const fn next_position(policy: &Policy, base: u64, word_tick: u64, word_seq: u64) -> (u64, u64) {
     if base > word_tick {
         // After a full tick the traffic is dense and every sequence is wanted.
-        let seq = if word_seq >= policy.seq_max { 0 } else { mix(base) & policy.seq_start_mask };
+        let seq = if word_seq >= policy.seq_max {
+            0
+        } else {
+            mix(base) & policy.seq_start_mask
+        };
         (base, seq)
     } else if word_seq < policy.seq_max {
         (word_tick, word_seq + 1)
@@ -437,7 +487,10 @@ fn raise(tagged: &AtomicU64, generation: u64, value: u64, tag: Tag) -> bool {
             return false;
         }
         let raised = pack(generation, value, 0);
-        if tagged.compare_exchange(current, raised, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if tagged
+            .compare_exchange(current, raised, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return true;
         }
     }
@@ -474,11 +527,21 @@ pub fn mint(
     preferred: u64,
     session: &mut Session,
 ) -> Result<Minted, Refusal> {
-    let start = if session.tick == 0 { preferred } else { session.identity };
-    let Some(identity) = identities.next_active(start).or_else(|| identities.next_active(0)) else {
+    let start = if session.tick == 0 {
+        preferred
+    } else {
+        session.identity
+    };
+    let Some(identity) = identities
+        .next_active(start)
+        .or_else(|| identities.next_active(0))
+    else {
         return Err(Refusal::NoLease);
     };
-    match identities.slot(identity).reserve(request, identity, session, session.this_tick(request)) {
+    match identities
+        .slot(identity)
+        .reserve(request, identity, session, session.this_tick(request))
+    {
         Ok(run) => Ok(session.took(run, identity)),
         Err(refusal) => mint_elsewhere(identities, request, identity, refusal, session),
     }
@@ -498,7 +561,10 @@ fn mint_elsewhere(
     for (from, tick_limit) in [(own + 1, session.this_tick(request)), (0, TICK_MAX)] {
         let mut candidate = identities.next_active(from);
         while let Some(identity) = candidate {
-            match identities.slot(identity).reserve(request, identity, session, tick_limit) {
+            match identities
+                .slot(identity)
+                .reserve(request, identity, session, tick_limit)
+            {
                 Ok(run) => return Ok(session.took(run, identity)),
                 Err(refusal) => best = best.max(refusal),
             }
@@ -534,11 +600,19 @@ mod tests {
     const POLICY: Policy = Policy::for_seq_max(4095, 10_000);
 
     fn at(boot_ms: u64) -> impl Fn() -> SlowClock {
-        move || SlowClock { boot_ms, wall_tick_max: TICK_MAX }
+        move || SlowClock {
+            boot_ms,
+            wall_tick_max: TICK_MAX,
+        }
     }
 
     fn ask(n: u64, wall_tick: u64, slow_clock: &dyn Fn() -> SlowClock) -> Request<'_> {
-        Request { n, policy: &POLICY, wall_tick, slow_clock }
+        Request {
+            n,
+            policy: &POLICY,
+            wall_tick,
+            slow_clock,
+        }
     }
 
     fn one(slot: &Slot, wall: u64, boot: u64, session: &mut Session) -> Result<Run, Refusal> {
@@ -547,7 +621,10 @@ mod tests {
 
     #[test]
     fn a_new_slot_refuses() {
-        assert_eq!(one(&Slot::new(), 100, 5, &mut Session::default()), Err(Refusal::NoLease));
+        assert_eq!(
+            one(&Slot::new(), 100, 5, &mut Session::default()),
+            Err(Refusal::NoLease)
+        );
     }
 
     #[test]
@@ -585,7 +662,10 @@ mod tests {
         let slot = Slot::new();
         slot.install(500, 900, 100).unwrap();
         one(&slot, 600, 5, &mut Session::default()).unwrap();
-        assert_eq!(slot.install(600, 900, 100), Err(InstallError::FloorNotAbove { last_tick: 600 }));
+        assert_eq!(
+            slot.install(600, 900, 100),
+            Err(InstallError::FloorNotAbove { last_tick: 600 })
+        );
         assert!(slot.install(601, 900, 100).is_ok());
     }
 
@@ -595,7 +675,10 @@ mod tests {
         let old = slot.install(500, 900, 100).unwrap();
         slot.install(1_000, 1_100, 200).unwrap();
         assert!(!slot.extend(old, 9_000, 9_000));
-        assert_eq!(one(&slot, 1_101, 150, &mut Session::default()), Err(Refusal::WindowUsedUp));
+        assert_eq!(
+            one(&slot, 1_101, 150, &mut Session::default()),
+            Err(Refusal::WindowUsedUp)
+        );
     }
 
     #[test]
@@ -603,8 +686,13 @@ mod tests {
         let slot = Slot::new();
         slot.install(500, 900_000, 1_000).unwrap();
         let mut session = Session::default();
-        let clock = || SlowClock { boot_ms: 5, wall_tick_max: 700 };
-        let run = slot.reserve(&ask(1, 800_000, &clock), 7, &mut session, TICK_MAX).unwrap();
+        let clock = || SlowClock {
+            boot_ms: 5,
+            wall_tick_max: 700,
+        };
+        let run = slot
+            .reserve(&ask(1, 800_000, &clock), 7, &mut session, TICK_MAX)
+            .unwrap();
         assert_eq!(run.tick, 700);
     }
 
@@ -616,7 +704,10 @@ mod tests {
         let first = one(&slot, 20_000, 5, &mut session).unwrap();
         let second = one(&slot, 19_000, 5, &mut session).unwrap();
         assert_eq!((second.tick, second.seq), (first.tick, first.seq + 1));
-        assert_eq!(one(&slot, 9_999, 5, &mut session), Err(Refusal::ClockBehind { behind_ms: 10_001 }));
+        assert_eq!(
+            one(&slot, 9_999, 5, &mut session),
+            Err(Refusal::ClockBehind { behind_ms: 10_001 })
+        );
     }
 
     struct Three([Slot; 3], u64);
@@ -655,7 +746,8 @@ mod tests {
         let slot = Slot::new();
         slot.install(1, 10_000, 1_000).unwrap();
         let mut session = Session::default();
-        let all = |boot, session: &mut Session| slot.reserve(&ask(9_999, 100, &at(boot)), 7, session, TICK_MAX);
+        let all =
+            |boot, session: &mut Session| slot.reserve(&ask(9_999, 100, &at(boot)), 7, session, TICK_MAX);
         for _ in 0..3 {
             all(5, &mut session).unwrap();
         }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// After a stop was asked for, tasks have this long: a release takes milliseconds, and three tries at
-/// the store's request limit when that is away.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// After a stop was asked for, tasks have this long. A release takes milliseconds; when the store is
+/// away it takes three tries, each as long as connecting may take.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Pause before a task is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -177,7 +177,10 @@ pub fn settle_grant(
     instance: InstanceId,
     ttl_ms: u64,
 ) -> Option<Grant> {
-    if !snapshot.cell.is_epoch(attempt.plan.epoch, attempt.plan.epoch_nonce) {
+    if !snapshot
+        .cell
+        .is_epoch(attempt.plan.epoch, attempt.plan.epoch_nonce)
+    {
         return None;
     }
     let mut made: Option<(Token, Revision)> = None;
@@ -236,7 +239,9 @@ pub fn settle_renewal(
     let mut guard: Option<Revision> = None;
     let mut committed = Vec::with_capacity(leased.len());
     for held in leased {
-        let Some(row) = snapshot.row(held.worker) else { return Standing::Lost };
+        let Some(row) = snapshot.row(held.worker) else {
+            return Standing::Lost;
+        };
         let mine = row.holder.as_ref().is_some_and(|holder| {
             holder.instance == instance
                 && holder.token == token
@@ -247,10 +252,19 @@ pub fn settle_renewal(
             return Standing::Lost;
         }
         guard = Some(row.revision);
-        let window = Window { floor: held.window.floor, ceiling: row.ceiling };
-        committed.push(Leased { worker: held.worker, window });
+        let window = Window {
+            floor: held.window.floor,
+            ceiling: row.ceiling,
+        };
+        committed.push(Leased {
+            worker: held.worker,
+            window,
+        });
     }
-    guard.map_or(Standing::Lost, |guard| Standing::Mine { guard, leased: committed })
+    guard.map_or(Standing::Lost, |guard| Standing::Mine {
+        guard,
+        leased: committed,
+    })
 }
 
 /// Does the store still show this claim, made for this shared memory? Only then may an exact high water
@@ -269,21 +283,38 @@ mod tests {
     use super::*;
     use crate::clock::BootMs;
 
+    /// What is wrong with a row, and the change that makes it so.
+    type Case = (&'static str, fn(&mut Row));
+
     const ME: InstanceId = InstanceId(7);
     const BOOT: BootId = BootId(1);
-    const TOKEN: Token = Token { epoch: Epoch(0), revision: Revision(5) };
+    const TOKEN: Token = Token {
+        epoch: Epoch(0),
+        revision: Revision(5),
+    };
 
     fn window(ceiling: u64) -> Window {
-        Window { floor: UnixMs(100), ceiling: UnixMs(ceiling) }
+        Window {
+            floor: UnixMs(100),
+            ceiling: UnixMs(ceiling),
+        }
     }
 
     fn leased(worker: u16) -> Leased {
-        Leased { worker: WorkerId(worker), window: window(200) }
+        Leased {
+            worker: WorkerId(worker),
+            window: window(200),
+        }
     }
 
     fn row(worker: u16) -> Row {
-        let holder =
-            Holder { instance: ME, name: "a".to_owned(), token: TOKEN, boot_id: BOOT, expired: false };
+        let holder = Holder {
+            instance: ME,
+            name: "a".to_owned(),
+            token: TOKEN,
+            boot_id: BOOT,
+            expired: false,
+        };
         Row {
             worker: WorkerId(worker),
             generation: 3,
@@ -306,10 +337,25 @@ mod tests {
 
     fn attempt() -> Attempt {
         let grants = [1, 2]
-            .map(|worker| PlannedGrant { leased: leased(worker), generation: 3, seen: None })
+            .map(|worker| PlannedGrant {
+                leased: leased(worker),
+                generation: 3,
+                seen: None,
+            })
             .to_vec();
-        let plan = GrantPlan { epoch: Epoch(0), epoch_nonce: EpochNonce(1), boot_id: BOOT, grants };
-        Attempt { plan, reading: ClockReading { wall: UnixMs(100), boot: BootMs(10) } }
+        let plan = GrantPlan {
+            epoch: Epoch(0),
+            epoch_nonce: EpochNonce(1),
+            boot_id: BOOT,
+            grants,
+        };
+        Attempt {
+            plan,
+            reading: ClockReading {
+                wall: UnixMs(100),
+                boot: BootMs(10),
+            },
+        }
     }
 
     #[test]
@@ -321,10 +367,12 @@ mod tests {
 
     #[test]
     fn a_grant_that_differs_in_anything_is_not_mine() {
-        let cases: [(&str, fn(&mut Row)); 7] = [
+        let cases: [Case; 7] = [
             ("another generation", |row| row.generation = 4),
             ("another ceiling", |row| row.ceiling = UnixMs(201)),
-            ("another revision than its sibling", |row| row.revision = Revision(6)),
+            ("another revision than its sibling", |row| {
+                row.revision = Revision(6)
+            }),
             ("nobody", |row| row.holder = None),
             ("another instance", |row| holder(row).instance = InstanceId(8)),
             ("another boot id", |row| holder(row).boot_id = BootId(2)),
@@ -333,9 +381,17 @@ mod tests {
         for (what, change) in cases {
             let mut other = row(2);
             change(&mut other);
-            assert_eq!(settle_grant(&snapshot(vec![row(1), other]), &attempt(), ME, 9), None, "{what}");
+            assert_eq!(
+                settle_grant(&snapshot(vec![row(1), other]), &attempt(), ME, 9),
+                None,
+                "{what}"
+            );
         }
-        assert_eq!(settle_grant(&snapshot(vec![row(1)]), &attempt(), ME, 9), None, "a row is missing");
+        assert_eq!(
+            settle_grant(&snapshot(vec![row(1)]), &attempt(), ME, 9),
+            None,
+            "a row is missing"
+        );
     }
 
     #[test]
@@ -343,7 +399,10 @@ mod tests {
         let mut snapshot = snapshot(vec![row(1), row(2)]);
         snapshot.cell.epoch = Epoch(1);
         assert_eq!(settle_grant(&snapshot, &attempt(), ME, 9), None);
-        assert_eq!(settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)]), Standing::Lost);
+        assert_eq!(
+            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)]),
+            Standing::Lost
+        );
     }
 
     #[test]
@@ -355,14 +414,26 @@ mod tests {
             cell.follows(&pinned)
         };
         assert_eq!(with(|_| {}), Ok(()));
-        assert_eq!(with(|cell| cell.cell_id = CellId(2)), Err(ForeignCell::AnotherCell));
-        assert_eq!(with(|cell| cell.epoch_nonce = EpochNonce(2)), Err(ForeignCell::AnotherHistory));
+        assert_eq!(
+            with(|cell| cell.cell_id = CellId(2)),
+            Err(ForeignCell::AnotherCell)
+        );
+        assert_eq!(
+            with(|cell| cell.epoch_nonce = EpochNonce(2)),
+            Err(ForeignCell::AnotherHistory)
+        );
         let advanced = with(|cell| {
             cell.epoch = Epoch(1);
             cell.epoch_nonce = EpochNonce(2);
         });
         assert_eq!(advanced, Ok(()), "an epoch that rises brings a new name");
-        assert_eq!(pinned.follows(&Cell { epoch: Epoch(1), ..pinned.clone() }), Err(ForeignCell::OlderEpoch));
+        assert_eq!(
+            pinned.follows(&Cell {
+                epoch: Epoch(1),
+                ..pinned.clone()
+            }),
+            Err(ForeignCell::OlderEpoch)
+        );
     }
 
     fn holder(row: &mut Row) -> &mut Holder {
@@ -377,18 +448,24 @@ mod tests {
             row.revision = Revision(9);
         }
         let standing = settle_renewal(&snapshot(rows), ME, BOOT, TOKEN, &[leased(1), leased(2)]);
-        let Standing::Mine { guard, leased } = standing else { panic!("{standing:?}") };
+        let Standing::Mine { guard, leased } = standing else {
+            panic!("{standing:?}")
+        };
         assert_eq!(guard, Revision(9));
         assert_eq!(leased[1].window, window(300));
     }
 
     #[test]
     fn a_lease_is_lost_when_one_identity_of_it_is() {
-        let cases: [(&str, fn(&mut Row)); 5] = [
+        let cases: [Case; 7] = [
+            ("another instance", |row| holder(row).instance = InstanceId(8)),
+            ("another boot id", |row| holder(row).boot_id = BootId(2)),
             ("another token", |row| holder(row).token.revision = Revision(6)),
             ("nobody", |row| row.holder = None),
             ("expired", |row| holder(row).expired = true),
-            ("rows that did not change together", |row| row.revision = Revision(6)),
+            ("rows that did not change together", |row| {
+                row.revision = Revision(6)
+            }),
             ("a ceiling that fell", |row| row.ceiling = UnixMs(199)),
         ];
         for (what, change) in cases {
@@ -403,11 +480,31 @@ mod tests {
     #[test]
     fn only_the_very_token_of_the_very_memory_may_be_released() {
         let snapshot = snapshot(vec![row(1)]);
-        let claim = Claim { worker: WorkerId(1), token: TOKEN };
+        let claim = Claim {
+            worker: WorkerId(1),
+            token: TOKEN,
+        };
         assert!(shows_claim(&snapshot, claim, BOOT));
         assert!(!shows_claim(&snapshot, claim, BootId(2)));
-        let other = Token { epoch: Epoch(1), ..TOKEN };
-        assert!(!shows_claim(&snapshot, Claim { token: other, ..claim }, BOOT));
-        assert!(!shows_claim(&snapshot, Claim { worker: WorkerId(2), ..claim }, BOOT));
+        let other = Token {
+            epoch: Epoch(1),
+            ..TOKEN
+        };
+        assert!(!shows_claim(
+            &snapshot,
+            Claim {
+                token: other,
+                ..claim
+            },
+            BOOT
+        ));
+        assert!(!shows_claim(
+            &snapshot,
+            Claim {
+                worker: WorkerId(2),
+                ..claim
+            },
+            BOOT
+        ));
     }
 }

@@ -22,7 +22,11 @@ pub const POOL_SIZE: u16 = 1_024;
 #[must_use]
 pub fn half(epoch: Epoch) -> Range<u16> {
     const MIDDLE: u16 = POOL_SIZE / 2;
-    if epoch.0.is_multiple_of(2) { 0..MIDDLE } else { MIDDLE..POOL_SIZE }
+    if epoch.0.is_multiple_of(2) {
+        0..MIDDLE
+    } else {
+        MIDDLE..POOL_SIZE
+    }
 }
 
 /// What this daemon remembers of identities it has had, whatever the store says: a store that lost its
@@ -47,7 +51,10 @@ impl Memory {
 
     /// A window up to `ceiling` was granted, or may have been. Never lowers what is remembered.
     pub fn note_ceiling(&mut self, worker: WorkerId, ceiling: UnixMs) {
-        let entry = self.known.entry(worker).or_insert(Remembered { ceiling, lost: false });
+        let entry = self
+            .known
+            .entry(worker)
+            .or_insert(Remembered { ceiling, lost: false });
         entry.ceiling = entry.ceiling.max(ceiling);
     }
 
@@ -60,7 +67,13 @@ impl Memory {
 
     /// It was released with its exact high water, so it can be taken again at once.
     pub fn note_released(&mut self, mark: Mark) {
-        self.known.insert(mark.claim.worker, Remembered { ceiling: mark.last, lost: false });
+        self.known.insert(
+            mark.claim.worker,
+            Remembered {
+                ceiling: mark.last,
+                lost: false,
+            },
+        );
     }
 
     fn ceiling(&self, worker: WorkerId) -> Option<UnixMs> {
@@ -93,7 +106,12 @@ pub enum PlanError {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exhausted { wanted, free, held, cooling } => write!(
+            Self::Exhausted {
+                wanted,
+                free,
+                held,
+                cooling,
+            } => write!(
                 f,
                 "the worker pool is exhausted: {wanted} wanted, {free} free, {held} held, {cooling} cooling"
             ),
@@ -135,16 +153,28 @@ pub fn plan_grant(
     let grants = pick(snapshot, memory, wanted)?
         .into_iter()
         .map(|candidate| {
-            let window =
-                Window::grant(candidate.high_water, cell.min_floor, wanted.wall, timing.window_ms())?;
+            let window = Window::grant(
+                candidate.high_water,
+                cell.min_floor,
+                wanted.wall,
+                timing.window_ms(),
+            )?;
             Ok(PlannedGrant {
-                leased: Leased { worker: candidate.worker, window },
+                leased: Leased {
+                    worker: candidate.worker,
+                    window,
+                },
                 generation: candidate.row.map_or(0, |row| row.generation) + 1,
                 seen: candidate.row.map(|row| row.revision),
             })
         })
         .collect::<Result<Vec<_>, FloorAhead>>()?;
-    Ok(GrantPlan { epoch: cell.epoch, epoch_nonce: cell.epoch_nonce, boot_id: wanted.boot_id, grants })
+    Ok(GrantPlan {
+        epoch: cell.epoch,
+        epoch_nonce: cell.epoch_nonce,
+        boot_id: wanted.boot_id,
+        grants,
+    })
 }
 
 struct Candidate<'a> {
@@ -164,16 +194,28 @@ fn pick<'a>(
     for worker in half(snapshot.cell.epoch).map(WorkerId) {
         let row = rows.get(&worker).copied();
         let high_water = row.map(|row| row.ceiling).max(memory.ceiling(worker));
-        if row.and_then(|row| row.holder.as_ref()).is_some_and(|holder| !holder.expired) {
+        if row
+            .and_then(|row| row.holder.as_ref())
+            .is_some_and(|holder| !holder.expired)
+        {
             held += 1;
         } else if high_water.is_some_and(|ms| ms >= wanted.wall) {
             cooling += 1;
         } else {
-            free.push(Candidate { worker, row, high_water });
+            free.push(Candidate {
+                worker,
+                row,
+                high_water,
+            });
         }
     }
     if free.len() < wanted.count {
-        return Err(PlanError::Exhausted { wanted: wanted.count, free: free.len(), held, cooling });
+        return Err(PlanError::Exhausted {
+            wanted: wanted.count,
+            free: free.len(),
+            held,
+            cooling,
+        });
     }
     free.sort_by_key(|candidate| {
         let shuffled = mix(wanted.random ^ u64::from(candidate.worker.0));
@@ -203,7 +245,13 @@ mod tests {
     const WALL: u64 = 1_000_000;
 
     fn timing() -> Timing {
-        Timing::new(TimingSpec { ttl_ms: 10_000, window_ms: None, period_ms: None, margin_ms: None }).unwrap()
+        Timing::new(TimingSpec {
+            ttl_ms: 10_000,
+            window_ms: None,
+            period_ms: None,
+            margin_ms: None,
+        })
+        .unwrap()
     }
 
     fn snapshot(epoch: u64, rows: Vec<Row>) -> Snapshot {
@@ -226,11 +274,22 @@ mod tests {
             expired,
         });
         let worker = WorkerId(worker);
-        Row { worker, generation: 4, ceiling: UnixMs(ceiling), revision: Revision(8), holder }
+        Row {
+            worker,
+            generation: 4,
+            ceiling: UnixMs(ceiling),
+            revision: Revision(8),
+            holder,
+        }
     }
 
     fn wanted(count: usize, random: u64) -> PlanFor {
-        PlanFor { boot_id: BootId(1), wall: UnixMs(WALL), count, random }
+        PlanFor {
+            boot_id: BootId(1),
+            wall: UnixMs(WALL),
+            count,
+            random,
+        }
     }
 
     fn workers(plan: &GrantPlan) -> Vec<u16> {
@@ -239,12 +298,17 @@ mod tests {
 
     /// The even half with every row used, so that the order of choice is fixed.
     fn used(ceiling: impl Fn(u16) -> u64) -> Vec<Row> {
-        half(Epoch(0)).map(|worker| row(worker, ceiling(worker), None)).collect()
+        half(Epoch(0))
+            .map(|worker| row(worker, ceiling(worker), None))
+            .collect()
     }
 
     #[test]
     fn the_parity_of_the_epoch_names_the_half() {
-        assert_eq!((half(Epoch(0)), half(Epoch(1)), half(Epoch(2))), (0..512, 512..1_024, 0..512));
+        assert_eq!(
+            (half(Epoch(0)), half(Epoch(1)), half(Epoch(2))),
+            (0..512, 512..1_024, 0..512)
+        );
         let plan = plan_grant(&snapshot(7, vec![]), &Memory::new(), &timing(), wanted(64, 3)).unwrap();
         assert!(workers(&plan).iter().all(|worker| (512..1_024).contains(worker)));
     }
@@ -259,14 +323,27 @@ mod tests {
         let plan = plan_grant(&snapshot, &Memory::new(), &timing(), wanted(2, 0)).unwrap();
         assert_eq!(workers(&plan), [3, 5], "an expired holder is no holder");
         let error = plan_grant(&snapshot, &Memory::new(), &timing(), wanted(3, 0)).unwrap_err();
-        assert_eq!(error, PlanError::Exhausted { wanted: 3, free: 2, held: 1, cooling: 509 });
+        assert_eq!(
+            error,
+            PlanError::Exhausted {
+                wanted: 3,
+                free: 2,
+                held: 1,
+                cooling: 509
+            }
+        );
     }
 
     #[test]
     fn the_longest_cooled_come_first_and_never_used_ones_before_them() {
         let mut rows = used(|worker| 1_000 + u64::from(worker));
-        let plan =
-            plan_grant(&snapshot(0, rows.clone()), &Memory::new(), &timing(), wanted(2, 77)).unwrap();
+        let plan = plan_grant(
+            &snapshot(0, rows.clone()),
+            &Memory::new(),
+            &timing(),
+            wanted(2, 77),
+        )
+        .unwrap();
         assert_eq!(workers(&plan), [0, 1]);
         assert_eq!(plan.grants[0].generation, 5);
         assert_eq!(plan.grants[0].seen, Some(Revision(8)));
@@ -280,11 +357,17 @@ mod tests {
     fn the_daemons_own_memory_counts_beside_the_store() {
         let mut memory = Memory::new();
         memory.note_ceiling(WorkerId(0), UnixMs(WALL));
-        let rows = used(|worker| u64::from(worker));
+        let rows = used(u64::from);
         let plan = plan_grant(&snapshot(0, rows.clone()), &memory, &timing(), wanted(1, 0)).unwrap();
         assert_eq!(workers(&plan), [1], "the store forgot a grant of worker 0");
-        let claim = Claim { worker: WorkerId(0), token: Token::default() };
-        memory.note_released(Mark { claim, last: UnixMs(0) });
+        let claim = Claim {
+            worker: WorkerId(0),
+            token: Token::default(),
+        };
+        memory.note_released(Mark {
+            claim,
+            last: UnixMs(0),
+        });
         let plan = plan_grant(&snapshot(0, rows), &memory, &timing(), wanted(1, 0)).unwrap();
         assert_eq!(workers(&plan), [0], "a clean release makes it free at once");
     }
@@ -294,19 +377,21 @@ mod tests {
         let mut memory = Memory::new();
         memory.note_ceiling(WorkerId(0), UnixMs(0));
         memory.note_lost(WorkerId(0));
-        let snapshot = snapshot(0, used(|worker| u64::from(worker)));
+        let snapshot = snapshot(0, used(u64::from));
         let plan = plan_grant(&snapshot, &memory, &timing(), wanted(1, 0)).unwrap();
         assert_eq!(workers(&plan), [1]);
         let plan = plan_grant(&snapshot, &memory, &timing(), wanted(512, 0)).unwrap();
-        assert!(workers(&plan).contains(&0), "but cooled it is better than nothing");
+        assert!(
+            workers(&plan).contains(&0),
+            "but cooled it is better than nothing"
+        );
     }
 
     #[test]
     fn daemons_that_start_together_choose_differently() {
         let empty = snapshot(0, vec![]);
-        let chosen = |random| {
-            workers(&plan_grant(&empty, &Memory::new(), &timing(), wanted(2, random)).unwrap())
-        };
+        let chosen =
+            |random| workers(&plan_grant(&empty, &Memory::new(), &timing(), wanted(2, random)).unwrap());
         assert_ne!(chosen(1), chosen(2));
         assert_eq!(chosen(1), chosen(1));
     }

@@ -63,7 +63,9 @@ impl StepGuard {
         let by_ms = wall_ms - boot_ms;
         if by_ms.unsigned_abs() > u128::from(STEP_MS_MAX) {
             let by_ms = by_ms.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-            return ClockVerdict::Stepped { by_ms: i64::try_from(by_ms).unwrap_or(i64::MAX) };
+            return ClockVerdict::Stepped {
+                by_ms: i64::try_from(by_ms).unwrap_or(i64::MAX),
+            };
         }
         if reading.boot.since(base.boot) >= REBASE_MS {
             self.accepted = Some(reading);
@@ -78,24 +80,42 @@ mod tests {
     use crate::clock::{BootMs, UnixMs};
 
     fn at(wall: u64, boot: u64) -> ClockReading {
-        ClockReading { wall: UnixMs(wall), boot: BootMs(boot) }
+        ClockReading {
+            wall: UnixMs(wall),
+            boot: BootMs(boot),
+        }
     }
 
     #[test]
     fn a_step_latches_and_the_way_back_opens() {
         let mut guard = StepGuard::new();
         assert!(guard.observe(at(100_000, 0)).is_good());
-        assert!(guard.observe(at(110_400, 10_000)).is_good(), "400 ms are tolerated");
-        assert_eq!(guard.observe(at(3_711_400, 11_000)), ClockVerdict::Stepped { by_ms: 3_600_000 });
-        assert!(!guard.observe(at(3_712_400, 12_000)).is_good(), "it stays latched");
-        assert!(guard.observe(at(113_400, 13_000)).is_good(), "and opens when the clock comes back");
+        assert!(
+            guard.observe(at(110_400, 10_000)).is_good(),
+            "400 ms are tolerated"
+        );
+        assert_eq!(
+            guard.observe(at(3_711_400, 11_000)),
+            ClockVerdict::Stepped { by_ms: 3_600_000 }
+        );
+        assert!(
+            !guard.observe(at(3_712_400, 12_000)).is_good(),
+            "it stays latched"
+        );
+        assert!(
+            guard.observe(at(113_400, 13_000)).is_good(),
+            "and opens when the clock comes back"
+        );
     }
 
     #[test]
     fn a_step_back_latches_too() {
         let mut guard = StepGuard::new();
         guard.observe(at(100_000, 0));
-        assert_eq!(guard.observe(at(71_000, 1_000)), ClockVerdict::Stepped { by_ms: -30_000 });
+        assert_eq!(
+            guard.observe(at(71_000, 1_000)),
+            ClockVerdict::Stepped { by_ms: -30_000 }
+        );
     }
 
     #[test]

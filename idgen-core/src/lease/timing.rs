@@ -103,7 +103,10 @@ impl fmt::Display for TimingError {
             Self::Ttl { ttl_ms } => {
                 write!(f, "ttl_ms = {ttl_ms} is not in {TTL_MS_MIN} to {TTL_MS_MAX}")
             }
-            Self::Margin { margin_ms, margin_ms_min } => write!(
+            Self::Margin {
+                margin_ms,
+                margin_ms_min,
+            } => write!(
                 f,
                 "margin_ms = {margin_ms} is not at least {MARGIN_PERCENT_MIN} % of ttl_ms \
                  ({margin_ms_min}) and below ttl_ms"
@@ -113,7 +116,11 @@ impl fmt::Display for TimingError {
                 "period_ms = {period_ms} is not in 1 to {} (ttl_ms - margin - 1)",
                 usable_ms.saturating_sub(1)
             ),
-            Self::Window { window_ms, period_ms, usable_ms } => write!(
+            Self::Window {
+                window_ms,
+                period_ms,
+                usable_ms,
+            } => write!(
                 f,
                 "window_ms = {window_ms} is not above period_ms ({period_ms}) and at most {usable_ms} \
                  (ttl_ms - margin)"
@@ -134,7 +141,10 @@ impl Timing {
         let margin_ms = spec.margin_ms.unwrap_or_else(|| percent(ttl_ms, MARGIN_PERCENT));
         let margin_ms_min = percent(ttl_ms, MARGIN_PERCENT_MIN);
         if margin_ms < margin_ms_min || margin_ms >= ttl_ms {
-            return Err(TimingError::Margin { margin_ms, margin_ms_min });
+            return Err(TimingError::Margin {
+                margin_ms,
+                margin_ms_min,
+            });
         }
         let usable_ms = ttl_ms - margin_ms;
         let period_ms = spec.period_ms.unwrap_or_else(|| (ttl_ms / 3).min(PERIOD_MS_MAX));
@@ -143,9 +153,18 @@ impl Timing {
         }
         let window_ms = spec.window_ms.unwrap_or(usable_ms);
         if window_ms <= period_ms || window_ms > usable_ms {
-            return Err(TimingError::Window { window_ms, period_ms, usable_ms });
+            return Err(TimingError::Window {
+                window_ms,
+                period_ms,
+                usable_ms,
+            });
         }
-        Ok(Self { ttl_ms, window_ms, period_ms, margin_ms })
+        Ok(Self {
+            ttl_ms,
+            window_ms,
+            period_ms,
+            margin_ms,
+        })
     }
 
     /// How long the store keeps a lease that is not renewed.
@@ -177,7 +196,9 @@ impl Timing {
     #[must_use]
     pub fn deadline(&self, reading: BootMs, ttl_ms: u64) -> BootMs {
         let margin_ms = self.margin_ms.max(percent(ttl_ms, MARGIN_PERCENT_MIN));
-        reading.saturating_add(ttl_ms).saturating_sub(margin_ms + PUBLISH_EARLY_MS)
+        reading
+            .saturating_add(ttl_ms)
+            .saturating_sub(margin_ms + PUBLISH_EARLY_MS)
     }
 
     /// The period ± 10 %, so that many servers do not renew in step. `random` is any number.
@@ -199,7 +220,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn spec(ttl_ms: u64) -> TimingSpec {
-        TimingSpec { ttl_ms, window_ms: None, period_ms: None, margin_ms: None }
+        TimingSpec {
+            ttl_ms,
+            window_ms: None,
+            period_ms: None,
+            margin_ms: None,
+        }
     }
 
     #[test]
@@ -209,7 +235,11 @@ mod tests {
             (timing.margin_ms(), timing.window_ms(), timing.period_ms()),
             (120_000, 480_000, 10_000)
         );
-        assert_eq!(Timing::new(spec(15_000)).unwrap().period_ms(), 5_000, "a third of a short TTL");
+        assert_eq!(
+            Timing::new(spec(15_000)).unwrap().period_ms(),
+            5_000,
+            "a third of a short TTL"
+        );
     }
 
     #[test]
@@ -217,21 +247,73 @@ mod tests {
         let setting = |spec| Timing::new(spec).unwrap_err().setting();
         assert_eq!(setting(spec(999)), "ttl_ms");
         assert_eq!(setting(spec(86_400_001)), "ttl_ms");
-        assert_eq!(setting(TimingSpec { margin_ms: Some(1_799), ..spec(10_000) }), "margin_ms");
-        assert_eq!(setting(TimingSpec { margin_ms: Some(10_000), ..spec(10_000) }), "margin_ms");
-        assert_eq!(setting(TimingSpec { period_ms: Some(0), ..spec(10_000) }), "period_ms");
-        assert_eq!(setting(TimingSpec { period_ms: Some(8_000), ..spec(10_000) }), "period_ms");
-        assert_eq!(setting(TimingSpec { window_ms: Some(8_001), ..spec(10_000) }), "window_ms");
-        assert_eq!(setting(TimingSpec { window_ms: Some(3_333), ..spec(10_000) }), "window_ms");
-        assert!(Timing::new(TimingSpec { margin_ms: Some(1_800), ..spec(10_000) }).is_ok());
+        assert_eq!(
+            setting(TimingSpec {
+                margin_ms: Some(1_799),
+                ..spec(10_000)
+            }),
+            "margin_ms"
+        );
+        assert_eq!(
+            setting(TimingSpec {
+                margin_ms: Some(10_000),
+                ..spec(10_000)
+            }),
+            "margin_ms"
+        );
+        assert_eq!(
+            setting(TimingSpec {
+                period_ms: Some(0),
+                ..spec(10_000)
+            }),
+            "period_ms"
+        );
+        assert_eq!(
+            setting(TimingSpec {
+                period_ms: Some(8_000),
+                ..spec(10_000)
+            }),
+            "period_ms"
+        );
+        assert_eq!(
+            setting(TimingSpec {
+                window_ms: Some(8_001),
+                ..spec(10_000)
+            }),
+            "window_ms"
+        );
+        assert_eq!(
+            setting(TimingSpec {
+                window_ms: Some(3_333),
+                ..spec(10_000)
+            }),
+            "window_ms"
+        );
+        assert!(
+            Timing::new(TimingSpec {
+                margin_ms: Some(1_800),
+                ..spec(10_000)
+            })
+            .is_ok()
+        );
     }
 
     #[test]
     fn a_deadline_counts_from_the_reading_before_the_request() {
         let timing = Timing::new(spec(10_000)).unwrap();
-        assert_eq!(timing.deadline(BootMs(500), 10_000), BootMs(500 + 10_000 - 2_000 - 2));
-        assert_eq!(timing.deadline(BootMs(500), 100_000), BootMs(500 + 100_000 - 18_000 - 2));
-        assert_eq!(timing.deadline(BootMs(0), 0), BootMs(0), "a TTL of nothing is over at once");
+        assert_eq!(
+            timing.deadline(BootMs(500), 10_000),
+            BootMs(500 + 10_000 - 2_000 - 2)
+        );
+        assert_eq!(
+            timing.deadline(BootMs(500), 100_000),
+            BootMs(500 + 100_000 - 18_000 - 2)
+        );
+        assert_eq!(
+            timing.deadline(BootMs(0), 0),
+            BootMs(0),
+            "a TTL of nothing is over at once"
+        );
     }
 
     proptest! {

@@ -86,12 +86,18 @@ mod tests {
     use super::*;
 
     fn token(epoch: u64, revision: u64) -> Token {
-        Token { epoch: Epoch(epoch), revision: Revision(revision) }
+        Token {
+            epoch: Epoch(epoch),
+            revision: Revision(revision),
+        }
     }
 
     #[test]
     fn the_epoch_counts_before_the_revision() {
-        assert!(token(2, 1) > token(1, 900), "a restored store starts again at a lower revision");
+        assert!(
+            token(2, 1) > token(1, 900),
+            "a restored store starts again at a lower revision"
+        );
         assert!(token(1, 2) > token(1, 1));
         assert_eq!(token(3, 7).to_string(), "3/7");
     }

@@ -40,7 +40,10 @@ pub struct FloorAhead {
 impl fmt::Display for FloorAhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ahead_ms = self.floor.since(self.wall);
-        write!(f, "the next window begins {ahead_ms} ms ahead of the clock, {FLOOR_LEAD_MS} are allowed")
+        write!(
+            f,
+            "the next window begins {ahead_ms} ms ahead of the clock, {FLOOR_LEAD_MS} are allowed"
+        )
     }
 }
 
@@ -62,7 +65,10 @@ impl Window {
         if floor > wall.saturating_add(FLOOR_LEAD_MS) {
             return Err(FloorAhead { floor, wall });
         }
-        Ok(Self { floor, ceiling: floor.max(wall).saturating_add(window_ms) })
+        Ok(Self {
+            floor,
+            ceiling: floor.max(wall).saturating_add(window_ms),
+        })
     }
 
     /// The window after a renewal at `wall`: the ceiling follows the clock and never shrinks. `wall` is
@@ -70,7 +76,10 @@ impl Window {
     #[must_use]
     pub fn renewed(self, wall: Option<UnixMs>, window_ms: u64) -> Self {
         let wanted = wall.map_or(self.ceiling, |ms| ms.saturating_add(window_ms));
-        Self { floor: self.floor, ceiling: self.ceiling.max(wanted) }
+        Self {
+            floor: self.floor,
+            ceiling: self.ceiling.max(wanted),
+        }
     }
 }
 
@@ -84,28 +93,58 @@ mod tests {
     #[test]
     fn a_window_begins_above_the_old_ceiling_even_when_the_clock_is_behind() {
         let window = Window::grant(Some(UnixMs(1_000_500)), UnixMs(0), WALL, 100).unwrap();
-        assert_eq!(window, Window { floor: UnixMs(1_000_501), ceiling: UnixMs(1_000_601) });
+        assert_eq!(
+            window,
+            Window {
+                floor: UnixMs(1_000_501),
+                ceiling: UnixMs(1_000_601)
+            }
+        );
         let window = Window::grant(Some(UnixMs(5)), UnixMs(0), WALL, 100).unwrap();
-        assert_eq!(window, Window { floor: UnixMs(6), ceiling: UnixMs(1_000_100) });
+        assert_eq!(
+            window,
+            Window {
+                floor: UnixMs(6),
+                ceiling: UnixMs(1_000_100)
+            }
+        );
     }
 
     #[test]
     fn a_fresh_identity_begins_at_the_clock() {
         let window = Window::grant(None, UnixMs(0), WALL, 100).unwrap();
-        assert_eq!(window, Window { floor: WALL, ceiling: UnixMs(1_000_100) });
+        assert_eq!(
+            window,
+            Window {
+                floor: WALL,
+                ceiling: UnixMs(1_000_100)
+            }
+        );
     }
 
     #[test]
     fn the_lead_is_a_hard_limit() {
         let at = |high_water| Window::grant(Some(UnixMs(high_water)), UnixMs(0), WALL, 100);
         assert!(at(WALL.0 + FLOOR_LEAD_MS - 1).is_ok());
-        assert_eq!(at(WALL.0 + FLOOR_LEAD_MS), Err(FloorAhead { floor: UnixMs(1_001_001), wall: WALL }));
-        assert!(Window::grant(None, UnixMs(1_001_001), WALL, 100).is_err(), "the cell's floor counts too");
+        assert_eq!(
+            at(WALL.0 + FLOOR_LEAD_MS),
+            Err(FloorAhead {
+                floor: UnixMs(1_001_001),
+                wall: WALL
+            })
+        );
+        assert!(
+            Window::grant(None, UnixMs(1_001_001), WALL, 100).is_err(),
+            "the cell's floor counts too"
+        );
     }
 
     #[test]
     fn a_renewal_raises_nothing_while_the_clock_is_not_believed() {
-        let window = Window { floor: UnixMs(10), ceiling: UnixMs(20) };
+        let window = Window {
+            floor: UnixMs(10),
+            ceiling: UnixMs(20),
+        };
         assert_eq!(window.renewed(None, 1_000), window);
     }
 

@@ -234,8 +234,8 @@ impl Buffer {
     pub fn take_of(&self, incarnation: u64, n: u64) -> Option<Take> {
         loop {
             let word = self.word.load(Ordering::Acquire);
-            // In this order. `discard` raises the incarnation before it swaps the word: a word from after
-            // the swap shows the new incarnation here, and a word from before makes our swap fail.
+            // In this order. A word that has values of a later incarnation was reached after that one was
+            // written, and so shows it here; a word from before the discard makes our swap fail.
             if self.incarnation.load(Ordering::Acquire) != incarnation {
                 return None;
             }
@@ -342,7 +342,7 @@ impl Buffer {
     /// return no take yields an older value. Needs the caller's lock.
     pub fn discard(&self) -> Burned {
         let incarnation = self.incarnation.load(Ordering::Acquire) + 1;
-        // Before the swap: see `take_of`.
+        // Before any range of the new one can be published: see `take_of`.
         self.incarnation.store(incarnation, Ordering::Release);
         let ready = self.ready.load(Ordering::Acquire);
         // At the very last generation the word cannot rise; it already holds nothing then, since

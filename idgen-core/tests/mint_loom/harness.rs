@@ -1,11 +1,10 @@
 //! Scenarios, and what must hold after each of their executions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64 as PlainU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as PlainU64, Ordering::Relaxed};
 
 use idgen_core::mint::{Identities, Policy, Request, Session, Slot, SlowClock, TICK_MAX, mint};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 /// Two ids per tick keep the state space small.
@@ -169,16 +168,18 @@ impl Record {
     }
 }
 
-fn minter<L: Layout>(layout: &L, walls: Walls, first_closed: &AtomicBool, wraps: bool) -> Vec<Id> {
+/// `first_closed` is no atomic of loom's: it is set and read right after the last swap of a fence and of a
+/// mint, and so tells which of the two swaps came first.
+fn minter<L: Layout>(layout: &L, walls: Walls, first_closed: &PlainBool, wraps: bool) -> Vec<Id> {
     let (mut session, mut ids) = (L::Session::default(), Vec::<Id>::new());
     for &(wall, boot) in walls {
-        let closed = first_closed.load(Ordering::Acquire);
         let Some(id) = layout.mint(&mut session, wall, boot) else {
             continue;
         };
+        let closed = first_closed.load(Relaxed);
         assert!(
             wraps || !closed || id.generation != 1,
-            "begun after its generation was closed: {id:?}"
+            "minted after its generation was closed: {id:?}"
         );
         if let Some(last) = ids.last() {
             assert!(
@@ -191,14 +192,14 @@ fn minter<L: Layout>(layout: &L, walls: Walls, first_closed: &AtomicBool, wraps:
     ids
 }
 
-fn installer<L: Layout>(layout: &L, ops: &[Op], first_closed: &AtomicBool) -> Record {
+fn installer<L: Layout>(layout: &L, ops: &[Op], first_closed: &PlainBool) -> Record {
     let mut record = Record::default();
     let mut mine = None;
     let fence = |generation, record: &mut Record| {
         if let Some(high_water) = layout.fence(generation) {
             record.high_waters.push((generation, high_water));
         }
-        first_closed.store(true, Ordering::Release);
+        first_closed.store(true, Relaxed);
     };
     for op in ops {
         match *op {
@@ -212,7 +213,7 @@ fn installer<L: Layout>(layout: &L, ops: &[Op], first_closed: &AtomicBool) -> Re
                 if let Some(generation) = layout.install(lease) {
                     record.leases.push((generation, lease));
                     mine = Some(generation);
-                    first_closed.store(true, Ordering::Release);
+                    first_closed.store(true, Relaxed);
                 }
             }
             Op::Extend(generation, ceiling, dead) => {
@@ -238,36 +239,35 @@ fn installer<L: Layout>(layout: &L, ops: &[Op], first_closed: &AtomicBool) -> Re
 
 fn execution<L: Layout>(layout: L, minters: &'static [Walls], installers: Installers) -> usize {
     let layout = Arc::new(layout);
-    let first_closed = Arc::new(AtomicBool::new(false));
+    let first_closed = std::sync::Arc::new(PlainBool::new(false));
     // With few generations the number 1 comes back, for another lease.
     let wraps = installers.iter().map(|ops| ops.len()).sum::<usize>() > 3;
-    let minting: Vec<_> = minters
-        .iter()
-        .map(|&walls| {
-            let (layout, first_closed) = (Arc::clone(&layout), Arc::clone(&first_closed));
-            thread::spawn(move || minter(&*layout, walls, &first_closed, wraps))
-        })
-        .collect();
-    let installing: Vec<_> = installers
-        .iter()
-        .map(|&ops| {
-            let (layout, first_closed) = (Arc::clone(&layout), Arc::clone(&first_closed));
-            thread::spawn(move || installer(&*layout, ops, &first_closed))
-        })
-        .collect();
-    let mut ids: Vec<Id> = minting
-        .into_iter()
-        .flat_map(|minter| minter.join().unwrap())
-        .collect();
+    let minting = minters.iter().map(|&walls| {
+        let (layout, first_closed) = (Arc::clone(&layout), std::sync::Arc::clone(&first_closed));
+        thread::spawn(move || minter(&*layout, walls, &first_closed, wraps))
+    });
+    let minting: Vec<_> = minting.collect();
     let mut all = Record {
         leases: vec![(1, Lease::FIRST)],
         high_waters: Vec::new(),
     };
-    for installer in installing {
-        let record = installer.join().unwrap();
+    // The first installer is this thread: one fewer to interleave.
+    let (first, others) = installers.split_first().unwrap();
+    let installing = others.iter().map(|&ops| {
+        let (layout, first_closed) = (Arc::clone(&layout), std::sync::Arc::clone(&first_closed));
+        thread::spawn(move || installer(&*layout, ops, &first_closed))
+    });
+    let installing: Vec<_> = installing.collect();
+    let mut records = vec![installer(&*layout, first, &first_closed)];
+    records.extend(installing.into_iter().map(|installer| installer.join().unwrap()));
+    for record in records {
         all.leases.extend(record.leases);
         all.high_waters.extend(record.high_waters);
     }
+    let mut ids: Vec<Id> = minting
+        .into_iter()
+        .flat_map(|minter| minter.join().unwrap())
+        .collect();
     all.check(&mut ids);
     ids.len()
 }
@@ -276,8 +276,8 @@ fn execution<L: Layout>(layout: L, minters: &'static [Walls], installers: Instal
 /// those, or the message of the first execution that failed.
 fn explore(bound: Option<usize>, body: impl Fn() -> usize + Send + Sync + 'static) -> Result<u64, String> {
     let mut builder = loom::model::Builder::new();
-    // LOOM_MAX_PREEMPTIONS, read by loom, goes before.
-    builder.preemption_bound = builder.preemption_bound.or(bound);
+    // LOOM_MAX_PREEMPTIONS, read by loom, goes before a bound of ours.
+    builder.preemption_bound = bound.map(|bound| builder.preemption_bound.unwrap_or(bound));
     builder.max_branches = 20_000;
     let minted = std::sync::Arc::new((PlainU64::new(0), PlainU64::new(0)));
     let count = std::sync::Arc::clone(&minted);
@@ -372,11 +372,7 @@ pub fn two_sessions_on_two_slots() {
             let two = Arc::clone(&two);
             thread::spawn(move || session(&two, preferred))
         });
-        let fence = {
-            let two = Arc::clone(&two);
-            thread::spawn(move || two.0[0].fence(1))
-        };
-        let high_water = fence.join().unwrap().unwrap();
+        let high_water = two.0[0].fence(1).unwrap();
         let mut all = Vec::new();
         for session in sessions {
             let ids = session.join().unwrap();

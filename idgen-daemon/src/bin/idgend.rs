@@ -58,21 +58,21 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match (arguments.command, arguments.run) {
-        (Some(Command::CheckConfig(file)), _) => Config::load(&file.config).map(|_| ()),
+        (Some(Command::CheckConfig(file)), _) => Config::load(&file.config).map(|_| ExitCode::SUCCESS),
         (None, Some(file)) => Config::load(&file.config).and_then(run),
         (None, None) => Err(Error::usage("--config FILE is missing")),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
-            // Also when logging is set up: whoever started us by hand looks here.
             eprintln!("idgend: {error}");
             error.exit_code()
         }
     }
 }
 
-fn run(config: Config) -> Result<()> {
+/// Errors before the log is set up are returned; later ones go there.
+fn run(config: Config) -> Result<ExitCode> {
     log::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
@@ -81,11 +81,16 @@ fn run(config: Config) -> Result<()> {
         .map_err(|error| Error::runtime(format!("start the runtime: {error}")))?;
     let outcome = runtime.block_on(supervise(config));
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
-    match &outcome {
-        Ok(()) => tracing::info!("stopped"),
-        Err(error) => tracing::error!("{error}"),
+    match outcome {
+        Ok(()) => {
+            tracing::info!("stopped");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            Ok(error.exit_code())
+        }
     }
-    outcome
 }
 
 async fn supervise(config: Config) -> Result<()> {
@@ -112,6 +117,20 @@ async fn supervise(config: Config) -> Result<()> {
             }
         });
     }
+    spawn_keeper(&mut supervisor, config, instance, report, metrics, &stop);
+    supervisor.spawn_essential("signals", signals.forward(stop));
+    supervisor.run().await
+}
+
+fn spawn_keeper(
+    supervisor: &mut Supervisor,
+    config: Config,
+    instance: Uuid,
+    report: watch::Sender<Report>,
+    metrics: Arc<Metrics>,
+    stop: &CancellationToken,
+) {
+    const NAME: &str = "lease keeper";
     let holder = HolderName {
         instance: InstanceId(instance.as_u128()),
         name: config.name,
@@ -123,6 +142,7 @@ async fn supervise(config: Config) -> Result<()> {
         holder: holder.clone(),
     };
     let ttl_ms = config.timing.ttl_ms();
+    let stop = stop.clone();
     match config.store {
         StoreConfig::Postgres {
             url,
@@ -137,28 +157,25 @@ async fn supervise(config: Config) -> Result<()> {
                 ttl_ms,
                 holder,
             };
-            let store = PostgresStore::new(store);
-            let keeper = Keeper::new(keeper, store, report, metrics);
-            supervisor.spawn_essential("lease keeper", keeper.run(stop.clone()));
+            let keeper = Keeper::new(keeper, PostgresStore::new(store), report, metrics);
+            supervisor.spawn_essential(NAME, keeper.run(stop));
         }
         StoreConfig::Etcd {
             endpoints,
             prefix,
             request_timeout,
         } => {
-            let store = EtcdStore::new(EtcdConfig {
+            let store = EtcdConfig {
                 endpoints,
                 prefix,
                 request_timeout,
                 ttl_ms,
                 holder,
-            });
-            let keeper = Keeper::new(keeper, store, report, metrics);
-            supervisor.spawn_essential("lease keeper", keeper.run(stop.clone()));
+            };
+            let keeper = Keeper::new(keeper, EtcdStore::new(store), report, metrics);
+            supervisor.spawn_essential(NAME, keeper.run(stop));
         }
     }
-    supervisor.spawn_essential("signals", signals.forward(stop));
-    supervisor.run().await
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

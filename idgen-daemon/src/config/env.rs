@@ -37,7 +37,7 @@ fn is_service_link(path: &str) -> bool {
     })
 }
 
-/// `_9187_TCP`, but not a level of ours.
+/// `_9787_TCP`, but not a level of ours.
 fn is_suffix(rest: &str) -> bool {
     rest.starts_with('_') && !rest.starts_with("__")
 }

@@ -286,12 +286,12 @@ impl RawWorkers {
 
 impl RawHttp {
     fn check(self) -> Checked<Option<SocketAddr>> {
-        let listen = self.listen.unwrap_or_else(|| "127.0.0.1:9187".to_owned());
+        let listen = self.listen.unwrap_or_else(|| "127.0.0.1:9787".to_owned());
         if listen.is_empty() {
             return Ok(None);
         }
         let addr = listen.parse().map_err(|_| {
-            format!("http.listen = \"{listen}\" is not an address and port such as 127.0.0.1:9187")
+            format!("http.listen = \"{listen}\" is not an address and port such as 127.0.0.1:9787")
         })?;
         Ok(Some(addr))
     }

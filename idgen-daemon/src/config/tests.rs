@@ -34,7 +34,7 @@ fn a_minimal_file_takes_the_defaults() {
     );
     assert_eq!(config.postgres.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.postgres.poll, Duration::from_millis(500));
-    assert_eq!(config.http_listen, Some("127.0.0.1:9187".parse().unwrap()));
+    assert_eq!(config.http_listen, Some("127.0.0.1:9787".parse().unwrap()));
     assert!(!config.log.json);
     let StoreConfig::Postgres {
         url, request_timeout, ..
@@ -267,11 +267,11 @@ fn the_environment_is_as_strict_as_the_file() {
     for name in [
         "IDGEND_SERVICE_HOST",
         "IDGEND_PORT",
-        "IDGEND_PORT_9187_TCP",
+        "IDGEND_PORT_9787_TCP",
         "OTHER",
     ] {
         assert!(
-            with_env(name, "tcp://10.0.0.1:9187").is_ok(),
+            with_env(name, "tcp://10.0.0.1:9787").is_ok(),
             "{name} is not ours"
         );
     }

@@ -4,14 +4,16 @@
 //! because the core never awaits more than its newest request.
 
 use super::store::{LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
-use futures_util::future::BoxFuture;
+use crate::error::Error;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
-use idgen_core::lease::{BootId, Cell, InstanceId, Leased, Mark, Memory, Snapshot, Timing};
+use idgen_core::lease::{BootId, Cell, CellId, InstanceId, Leased, Mark, Memory, Snapshot, Timing};
 use std::future::pending;
+use std::pin::Pin;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
 const RELEASE_TRIES: u32 = 3;
@@ -41,6 +43,8 @@ pub(super) enum Request {
 pub(super) struct Acquire {
     pub(super) ticket: Ticket,
     pub(super) boot_id: BootId,
+    /// The cell that the server has been served from; it takes no other.
+    pub(super) server_cell: Option<CellId>,
     pub(super) reading: ClockReading,
     pub(super) doubt: Option<Attempt>,
     pub(super) memory: Memory,
@@ -53,6 +57,8 @@ pub(super) struct Acquire {
 pub(super) struct Answer {
     /// For the core.
     pub(super) event: Event,
+    /// Ends the daemon.
+    pub(super) refused: Option<Error>,
     /// For the log.
     pub(super) trouble: Option<StoreError>,
     /// Windows that were committed, or may have been.
@@ -65,6 +71,7 @@ impl Answer {
     fn of(event: Event) -> Self {
         Self {
             event,
+            refused: None,
             trouble: None,
             asked: Vec::new(),
             released: Vec::new(),
@@ -87,7 +94,7 @@ struct Clerk<S> {
     cell: Option<Cell>,
 }
 
-type Running<S> = BoxFuture<'static, (Clerk<S>, Answer)>;
+type Running<S> = Pin<Box<dyn Future<Output = (Clerk<S>, Answer)> + Send>>;
 
 /// See the module.
 pub(super) struct Desk<S> {
@@ -176,6 +183,7 @@ impl<S: LeaseStore> Clerk<S> {
         let Acquire {
             ticket,
             boot_id,
+            server_cell,
             reading,
             doubt,
             memory,
@@ -186,6 +194,13 @@ impl<S: LeaseStore> Clerk<S> {
             Ok(snapshot) => snapshot,
             Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt }, error),
         };
+        if let Err(refused) = same_cell(server_cell, snapshot.cell.cell_id) {
+            let event = Event::GrantFailed { ticket, doubt: None };
+            return Answer {
+                refused: Some(refused),
+                ..Answer::of(event)
+            };
+        }
         if let Some(attempt) = &doubt
             && let Some(grant) = settle_grant(&snapshot, attempt, self.instance, self.timing.ttl_ms())
         {
@@ -308,4 +323,15 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
     }
+}
+
+/// A server takes leases of one cell only. It would refuse the grant; not to ask for it spares the
+/// identities of the other cell.
+fn same_cell(server: Option<CellId>, store: CellId) -> Result<(), Error> {
+    let Some(server) = server.filter(|server| *server != store) else {
+        return Ok(());
+    };
+    let (server, store) = (Uuid::from_u128(server.0), Uuid::from_u128(store.0));
+    let message = format!("postgres has been served from cell {server}, the lease store is cell {store}");
+    Err(Error::refused(message).with_hint("point idgend at the store of the server's cell"))
 }

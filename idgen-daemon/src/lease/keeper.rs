@@ -11,7 +11,7 @@ use crate::postgres::{Control, InstallOutcome};
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, Claim, ClockVerdict, Event, Leased, Memory, State, StepGuard, Timing, Token, next,
+    Action, BootId, CellId, Claim, ClockVerdict, Event, Leased, Memory, State, StepGuard, Timing, Token, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -50,8 +50,9 @@ pub struct Keeper<S> {
     state: State,
     memory: Memory,
     steps: StepGuard,
-    /// The last boot id seen, and the last reading with the moment it was made at.
+    /// What the server said last, and when.
     boot_id: Option<BootId>,
+    server_cell: Option<CellId>,
     reading: Option<(ClockReading, Instant)>,
     look_at: Instant,
     lost_at: Instant,
@@ -74,6 +75,7 @@ impl<S: LeaseStore> Keeper<S> {
             memory: Memory::new(),
             steps: StepGuard::new(),
             boot_id: None,
+            server_cell: None,
             reading: None,
             look_at: now,
             lost_at: now,
@@ -113,6 +115,9 @@ impl<S: LeaseStore> Keeper<S> {
     }
 
     async fn on_answer(&mut self, answer: Answer) -> Result<()> {
+        if let Some(error) = answer.refused {
+            return Err(error);
+        }
         for leased in &answer.asked {
             self.memory.note_ceiling(leased.worker, leased.window.ceiling);
         }
@@ -177,6 +182,7 @@ impl<S: LeaseStore> Keeper<S> {
                 self.desk.submit(Request::Acquire(Acquire {
                     ticket,
                     boot_id,
+                    server_cell: self.server_cell,
                     reading,
                     doubt,
                     memory: self.memory.clone(),
@@ -320,11 +326,11 @@ impl<S: LeaseStore> Keeper<S> {
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
         self.server = Some(server);
+        self.server_cell = said.cell_id;
         self.reading = Some((said.clock, Instant::now()));
         if self.boot_id.replace(said.boot_id) != Some(said.boot_id) {
             let boot_id = Uuid::from_u128(said.boot_id.0);
-            let cell_id = said.cell_id.map(|id| id.to_string());
-            tracing::info!(%boot_id, cell_id, "postgres has new shared memory");
+            tracing::info!(%boot_id, "postgres has new shared memory");
         }
         let verdict = self.steps.observe(said.clock);
         self.metrics.clock_stepped.set(i64::from(!verdict.is_good()));

@@ -95,7 +95,7 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {}
 
 /// A lease store: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
-/// the core on a [`Snapshot`], and each write names what it was planned on.
+/// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
     /// The cell and all rows at one moment, not older than any write that was answered before. Makes
     /// the cell when the store is new.

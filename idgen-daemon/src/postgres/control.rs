@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Cell, Claim, Epoch, Mark, Revision, Token, WorkerId};
+use idgen_core::lease::{BootId, Cell, CellId, Claim, Epoch, Mark, Revision, Token, WorkerId};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -24,7 +24,7 @@ pub struct ServerClock {
     /// Both clocks.
     pub clock: ClockReading,
     /// The cell that was installed from; `None` before the first install.
-    pub cell_id: Option<Uuid>,
+    pub cell_id: Option<CellId>,
 }
 
 /// An identity in shared memory.
@@ -123,7 +123,7 @@ impl Control {
                 wall: UnixMs(unsigned(column(&row, 2)?)?),
                 boot: BootMs(unsigned(column(&row, 1)?)?),
             },
-            cell_id: column(&row, 4)?,
+            cell_id: column::<Option<Uuid>>(&row, 4)?.map(|id| CellId(id.as_u128())),
         })
     }
 

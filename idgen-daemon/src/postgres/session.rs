@@ -111,7 +111,8 @@ pub fn describe(config: &Config) -> String {
 }
 
 /// Pinned so that nobody's ALTER ROLE or ALTER DATABASE changes what the daemon does. Synchronous
-/// commit: an answer of the store must outlive a crash. The timeouts are a second line behind ours.
+/// commit: an answer of the store must outlive a crash. The server's limits come before ours, because
+/// what it says about a statement it gave up is worth more than silence.
 fn pinned_settings(limit: Duration) -> String {
     let limit_ms = limit.as_millis();
     format!(
@@ -139,7 +140,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects and pins the session's settings. `limit` holds for every later request.
+    /// Connects and pins the session's settings. The server gives up a statement after `limit`; a quarter
+    /// later so do we.
     pub async fn open(
         config: &Config,
         application_name: &str,
@@ -177,7 +179,7 @@ impl Session {
             client,
             driver,
             warnings,
-            limit,
+            limit: limit + limit / 4,
         };
         session.batch(&pinned_settings(limit)).await?;
         Ok(session)

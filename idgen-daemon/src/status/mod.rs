@@ -65,15 +65,15 @@ pub struct SlotStatus {
     /// Fencing token.
     pub token: TokenStatus,
     /// Unix ms.
-    pub floor_ms: i64,
+    pub floor_ms: Option<i64>,
     /// Unix ms.
-    pub last_ms: i64,
-    /// Unix ms.
-    pub ceiling_ms: i64,
-    /// Negative: it has passed.
-    pub deadline_in_ms: i64,
-    /// Ceiling minus the server's wall clock.
-    pub ceiling_lead_ms: i64,
+    pub last_ms: Option<i64>,
+    /// Unix ms. `None`: fenced.
+    pub ceiling_ms: Option<i64>,
+    /// Negative: it has passed. `None`: fenced.
+    pub deadline_in_ms: Option<i64>,
+    /// Ceiling minus the server's wall clock. `None`: fenced.
+    pub ceiling_lead_ms: Option<i64>,
 }
 
 /// A fencing token.

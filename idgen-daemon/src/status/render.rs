@@ -62,14 +62,18 @@ fn slots(slots: &[SlotStatus]) -> Table {
     for slot in slots {
         // Of a closed slot these two say nothing any more.
         let open = slot.state == "open";
-        let when_open = |text: String| if open { text } else { dash() };
+        let deadline_in = slot.deadline_in_ms.filter(|_| open).map_or_else(dash, seconds);
+        let lead = slot
+            .ceiling_lead_ms
+            .filter(|_| open)
+            .map_or_else(dash, |ms| format!("{ms} ms"));
         table.add_row([
             Cell::new(&slot.kind),
             Cell::new(slot.identity),
             state(&slot.state),
             Cell::new(format!("{}/{}", slot.token.epoch, slot.token.revision)),
-            Cell::new(when_open(seconds(slot.deadline_in_ms))),
-            Cell::new(when_open(format!("{} ms", slot.ceiling_lead_ms))),
+            Cell::new(deadline_in),
+            Cell::new(lead),
         ]);
     }
     table
@@ -133,11 +137,11 @@ mod tests {
                 epoch: 2,
                 revision: 91,
             },
-            floor_ms: 1,
-            last_ms: 2,
-            ceiling_ms: 3,
-            deadline_in_ms: 400_050,
-            ceiling_lead_ms: 479_000,
+            floor_ms: Some(1),
+            last_ms: Some(2),
+            ceiling_ms: Some(3),
+            deadline_in_ms: Some(400_050),
+            ceiling_lead_ms: Some(479_000),
         }
     }
 

@@ -39,12 +39,16 @@ use core::fmt;
 
 pub use transitions::next;
 
-/// Pause before a refused request is made again, in ms: long against a round trip, short against the
-/// 2 s that callers wait for a lease (`idgen.lease_wait_ms`).
+/// Pause after the first failed attempt to get a lease, in ms: long against a round trip, short against
+/// the 2 s that callers wait for a lease (`idgen.lease_wait_ms`). It doubles with every further one.
 pub const RETRY_MS: u64 = 250;
 
-/// The pause doubles with each refused installation, up to 2^7 * 250 ms = 32 s: a pool of 512 then
-/// outlasts a refusal of any length at the default TTL and number of identities.
+/// Up to 2^3 * 250 ms = 2 s while the store grants nothing: it may be back any moment.
+const GRANT_DOUBLINGS_MAX: u32 = 3;
+
+/// Up to 2^7 * 250 ms = 32 s while the server refuses what was granted: each attempt leaves identities
+/// behind that expire only in the store, and so a pool of 512 outlasts a refusal of any length at the
+/// default TTL and number of identities.
 const REFUSAL_DOUBLINGS_MAX: u32 = 7;
 
 /// Names one request to the store, so that late answers can be told apart. 64 bits never wrap.
@@ -224,16 +228,21 @@ pub struct State {
     pub ticket: Ticket,
     /// Boot time of the last reading: what "now" means between two of them.
     pub now: BootMs,
-    /// Installations refused since the last good one. Each leaves identities behind that expire only
-    /// in the store, so the pauses between them grow.
-    pub refusals: u32,
+    /// Grants that failed and installations that were refused since the last lease: the pauses between
+    /// them grow.
+    pub setbacks: u32,
 }
 
 impl State {
     /// The beginning: no contact with the server, nothing held.
     #[must_use]
     pub fn new() -> Self {
-        Self { phase: Phase::Away { held: None }, ticket: Ticket(0), now: BootMs(0), refusals: 0 }
+        Self {
+            phase: Phase::Away { held: None },
+            ticket: Ticket(0),
+            now: BootMs(0),
+            setbacks: 0,
+        }
     }
 
     /// When the next reading is needed at the latest, on the server's boot clock; `None`: no hurry.

@@ -1,8 +1,8 @@
 //! The transitions: one function per kind of event, each a total match over the phases.
 
 use super::{
-    Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, REFUSAL_DOUBLINGS_MAX, RETRY_MS,
-    Reading, State, Ticket,
+    Action, Event, GRANT_DOUBLINGS_MAX, Goal, Grant, Held, IllegalTransition, Loss, Phase,
+    REFUSAL_DOUBLINGS_MAX, RETRY_MS, Reading, State, Ticket,
 };
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
@@ -14,7 +14,10 @@ type Step = Result<(State, Vec<Action>), IllegalTransition>;
 
 /// The next state, and what to do, in this order.
 pub fn next(timing: &Timing, state: State, event: Event) -> Step {
-    let illegal = IllegalTransition { phase: state.phase.name(), event: event.name() };
+    let illegal = IllegalTransition {
+        phase: state.phase.name(),
+        event: event.name(),
+    };
     if let Some(ticket) = event.ticket()
         && state.phase.ticket() != Some(ticket)
     {
@@ -27,7 +30,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         timing,
         ticket: state.ticket,
         now: state.now,
-        refusals: state.refusals,
+        setbacks: state.setbacks,
         actions: Vec::new(),
     };
     let phase = match event {
@@ -44,9 +47,14 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         Event::GrantFailed { doubt, .. } => core.on_grant_failed(state.phase, doubt).ok_or(illegal)?,
         Event::Installed => core.on_installed(state.phase).ok_or(illegal)?,
         Event::InstallRefused => core.on_install_refused(state.phase).ok_or(illegal)?,
-        Event::Renewed { guard, ttl_ms, leased, .. } => {
-            core.on_renewed(state.phase, guard, ttl_ms, &leased).ok_or(illegal)?
-        }
+        Event::Renewed {
+            guard,
+            ttl_ms,
+            leased,
+            ..
+        } => core
+            .on_renewed(state.phase, guard, ttl_ms, &leased)
+            .ok_or(illegal)?,
         Event::RenewFailed { doubt, .. } => core.on_renew_failed(state.phase, doubt).ok_or(illegal)?,
         Event::RenewLost { .. } => core.on_renew_lost(state.phase).ok_or(illegal)?,
         Event::Extended => core.on_extended(state.phase).ok_or(illegal)?,
@@ -56,7 +64,12 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
             core.on_release_done(state.phase).ok_or(illegal)?
         }
     };
-    let state = State { phase, ticket: core.ticket, now: core.now, refusals: core.refusals };
+    let state = State {
+        phase,
+        ticket: core.ticket,
+        now: core.now,
+        setbacks: core.setbacks,
+    };
     Ok((state, core.actions))
 }
 
@@ -85,7 +98,13 @@ impl Phase {
 
 impl Held {
     fn claims(&self) -> Vec<Claim> {
-        self.leased.iter().map(|leased| Claim { worker: leased.worker, token: self.token }).collect()
+        self.leased
+            .iter()
+            .map(|leased| Claim {
+                worker: leased.worker,
+                token: self.token,
+            })
+            .collect()
     }
 }
 
@@ -94,7 +113,7 @@ struct Core<'a> {
     timing: &'a Timing,
     ticket: Ticket,
     now: BootMs,
-    refusals: u32,
+    setbacks: u32,
     actions: Vec<Action>,
 }
 
@@ -108,19 +127,41 @@ impl Core<'_> {
         self.actions.push(action);
     }
 
+    fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
+        let pause_ms = RETRY_MS << self.setbacks.min(doublings_max);
+        self.setbacks = self.setbacks.saturating_add(1);
+        pause_ms
+    }
+
     fn give_up(&mut self, held: &Held, why: Loss) {
-        self.act(Action::Lost { token: held.token, leased: held.leased.clone(), why });
+        self.act(Action::Lost {
+            token: held.token,
+            leased: held.leased.clone(),
+            why,
+        });
     }
 
     fn fence(&mut self, held: &Held, goal: Goal) -> Phase {
         let (boot_id, claims) = (held.boot_id, held.claims());
-        self.act(Action::Fence { boot_id, claims: claims.clone() });
-        Phase::Fencing { boot_id, claims, goal }
+        self.act(Action::Fence {
+            boot_id,
+            claims: claims.clone(),
+        });
+        Phase::Fencing {
+            boot_id,
+            claims,
+            goal,
+        }
     }
 
     fn replace(&mut self, held: &Held, why: Loss, pause_ms: u64) -> Phase {
         self.give_up(held, why);
-        self.fence(held, Goal::Replace { retry_at: self.now.saturating_add(pause_ms) })
+        self.fence(
+            held,
+            Goal::Replace {
+                retry_at: self.now.saturating_add(pause_ms),
+            },
+        )
     }
 
     /// After a fence or release.
@@ -129,7 +170,11 @@ impl Core<'_> {
             Goal::Stop => Phase::Stopped,
             Goal::Replace { retry_at } => {
                 self.act(Action::ReadClock);
-                Phase::Vacant { boot_id, retry_at, doubt: None }
+                Phase::Vacant {
+                    boot_id,
+                    retry_at,
+                    doubt: None,
+                }
             }
         }
     }
@@ -140,10 +185,19 @@ impl Core<'_> {
         // stepped would poison the store.
         let doubt = doubt.filter(|attempt| attempt.plan.boot_id == boot_id);
         if !reading.clock_good {
-            return Phase::Vacant { boot_id, retry_at: reading.clock.boot, doubt };
+            return Phase::Vacant {
+                boot_id,
+                retry_at: reading.clock.boot,
+                doubt,
+            };
         }
         let ticket = self.draw_ticket();
-        self.act(Action::Acquire { ticket, boot_id, reading: reading.clock, doubt });
+        self.act(Action::Acquire {
+            ticket,
+            boot_id,
+            reading: reading.clock,
+            doubt,
+        });
         Phase::Acquiring { boot_id, ticket }
     }
 
@@ -162,9 +216,17 @@ impl Core<'_> {
             Phase::Arriving { .. } | Phase::Stopped => phase,
             Phase::Probing { boot_id, .. } if boot_id != reading.boot_id => self.acquire(reading, None),
             Phase::Probing { .. } => phase,
-            Phase::Vacant { boot_id, retry_at, doubt } => {
+            Phase::Vacant {
+                boot_id,
+                retry_at,
+                doubt,
+            } => {
                 if boot_id == reading.boot_id && reading.clock.boot < retry_at {
-                    return Phase::Vacant { boot_id, retry_at, doubt };
+                    return Phase::Vacant {
+                        boot_id,
+                        retry_at,
+                        doubt,
+                    };
                 }
                 self.acquire(reading, doubt)
             }
@@ -183,9 +245,11 @@ impl Core<'_> {
             Phase::Fencing { .. } => phase,
             // The high waters were proved in the old memory; the release stays right. What follows it
             // is for the new one.
-            Phase::Releasing { ticket, goal, .. } => {
-                Phase::Releasing { boot_id: reading.boot_id, ticket, goal }
-            }
+            Phase::Releasing { ticket, goal, .. } => Phase::Releasing {
+                boot_id: reading.boot_id,
+                ticket,
+                goal,
+            },
         }
     }
 
@@ -206,7 +270,10 @@ impl Core<'_> {
             // Installing needs an anchor, so this grant cannot be used.
             return self.replace(&held, Loss::ServerRefused, 0);
         }
-        self.act(Action::Install { held: held.clone(), anchor: reading.clock });
+        self.act(Action::Install {
+            held: held.clone(),
+            anchor: reading.clock,
+        });
         Phase::Installing { held }
     }
 
@@ -230,13 +297,29 @@ impl Core<'_> {
             })
             .collect();
         let ticket = self.draw_ticket();
-        self.act(Action::Renew { ticket, held: held.clone(), wanted });
-        let renew_at = reading.clock.boot.saturating_add(self.timing.jittered_period_ms(reading.random));
-        Phase::Renewing { held, ticket, asked: reading.clock, clock_good: reading.clock_good, renew_at }
+        self.act(Action::Renew {
+            ticket,
+            held: held.clone(),
+            wanted,
+        });
+        let renew_at = reading
+            .clock
+            .boot
+            .saturating_add(self.timing.jittered_period_ms(reading.random));
+        Phase::Renewing {
+            held,
+            ticket,
+            asked: reading.clock,
+            clock_good: reading.clock_good,
+            renew_at,
+        }
     }
 
     fn extend(&mut self, held: Held, anchor: Option<ClockReading>) -> Phase {
-        self.act(Action::Extend { held: held.clone(), anchor });
+        self.act(Action::Extend {
+            held: held.clone(),
+            anchor,
+        });
         Phase::Extending { held }
     }
 
@@ -245,7 +328,9 @@ impl Core<'_> {
             Phase::Installing { held } | Phase::Holding { held } | Phase::Extending { held } => {
                 Phase::Away { held: Some(held) }
             }
-            Phase::Renewing { held, .. } => Phase::Away { held: Some(Held { doubt: true, ..held }) },
+            Phase::Renewing { held, .. } => Phase::Away {
+                held: Some(Held { doubt: true, ..held }),
+            },
             Phase::Fencing { goal: Goal::Stop, .. } => Phase::Stopped,
             Phase::Away { .. } | Phase::Releasing { .. } | Phase::Stopped => phase,
             Phase::Arriving { .. }
@@ -262,10 +347,16 @@ impl Core<'_> {
             | Phase::Holding { held }
             | Phase::Renewing { held, .. }
             | Phase::Extending { held } => self.fence(&held, Goal::Stop),
-            Phase::Fencing { boot_id, claims, .. } => Phase::Fencing { boot_id, claims, goal: Goal::Stop },
-            Phase::Releasing { boot_id, ticket, .. } => {
-                Phase::Releasing { boot_id, ticket, goal: Goal::Stop }
-            }
+            Phase::Fencing { boot_id, claims, .. } => Phase::Fencing {
+                boot_id,
+                claims,
+                goal: Goal::Stop,
+            },
+            Phase::Releasing { boot_id, ticket, .. } => Phase::Releasing {
+                boot_id,
+                ticket,
+                goal: Goal::Stop,
+            },
             Phase::Away { held: Some(held) } => {
                 self.give_up(&held, Loss::Unreachable);
                 Phase::Stopped
@@ -296,27 +387,44 @@ impl Core<'_> {
     }
 
     fn on_inspected(&mut self, phase: Phase, claims: Vec<Claim>) -> Option<Phase> {
-        let Phase::Arriving { boot_id } = phase else { return None };
+        let Phase::Arriving { boot_id } = phase else {
+            return None;
+        };
         if claims.is_empty() {
             return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
         }
         let ticket = self.draw_ticket();
         self.act(Action::Probe { ticket });
-        Some(Phase::Probing { boot_id, claims, ticket })
+        Some(Phase::Probing {
+            boot_id,
+            claims,
+            ticket,
+        })
     }
 
     fn on_probe(&mut self, phase: Phase, reached: bool) -> Option<Phase> {
-        let Phase::Probing { boot_id, claims, .. } = phase else { return None };
+        let Phase::Probing { boot_id, claims, .. } = phase else {
+            return None;
+        };
         if !reached {
             // The next reading asks again; until then the earlier daemon's lease goes on.
             return Some(Phase::Away { held: None });
         }
-        self.act(Action::Fence { boot_id, claims: claims.clone() });
-        Some(Phase::Fencing { boot_id, claims, goal: Goal::Replace { retry_at: self.now } })
+        self.act(Action::Fence {
+            boot_id,
+            claims: claims.clone(),
+        });
+        Some(Phase::Fencing {
+            boot_id,
+            claims,
+            goal: Goal::Replace { retry_at: self.now },
+        })
     }
 
     fn on_granted(&mut self, phase: Phase, grant: Grant) -> Option<Phase> {
-        let Phase::Acquiring { boot_id, .. } = phase else { return None };
+        let Phase::Acquiring { boot_id, .. } = phase else {
+            return None;
+        };
         let deadline = self.timing.deadline(grant.reading.boot, grant.ttl_ms);
         let held = Held {
             boot_id: grant.boot_id,
@@ -334,42 +442,72 @@ impl Core<'_> {
             self.give_up(&held, Loss::DeadlinePassed);
             return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
         }
-        self.act(Action::Install { held: held.clone(), anchor: grant.reading });
+        self.act(Action::Install {
+            held: held.clone(),
+            anchor: grant.reading,
+        });
         Some(Phase::Installing { held })
     }
 
     fn on_grant_failed(&mut self, phase: Phase, doubt: Option<Attempt>) -> Option<Phase> {
-        let Phase::Acquiring { boot_id, .. } = phase else { return None };
-        Some(Phase::Vacant { boot_id, retry_at: self.now.saturating_add(RETRY_MS), doubt })
+        let Phase::Acquiring { boot_id, .. } = phase else {
+            return None;
+        };
+        let retry_at = self
+            .now
+            .saturating_add(self.setback_pause_ms(GRANT_DOUBLINGS_MAX));
+        Some(Phase::Vacant {
+            boot_id,
+            retry_at,
+            doubt,
+        })
     }
 
     fn on_installed(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Installing { held } = phase else { return None };
-        self.refusals = 0;
-        Some(Phase::Holding { held: Held { installed: true, published: true, ..held } })
+        let Phase::Installing { held } = phase else {
+            return None;
+        };
+        self.setbacks = 0;
+        Some(Phase::Holding {
+            held: Held {
+                installed: true,
+                published: true,
+                ..held
+            },
+        })
     }
 
     fn on_install_refused(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Installing { held } = phase else { return None };
-        let pause_ms = RETRY_MS << self.refusals.min(REFUSAL_DOUBLINGS_MAX);
-        self.refusals = self.refusals.saturating_add(1);
+        let Phase::Installing { held } = phase else {
+            return None;
+        };
+        let pause_ms = self.setback_pause_ms(REFUSAL_DOUBLINGS_MAX);
         Some(self.replace(&held, Loss::ServerRefused, pause_ms))
     }
 
-    fn on_renewed(
-        &mut self,
-        phase: Phase,
-        guard: Revision,
-        ttl_ms: u64,
-        leased: &[Leased],
-    ) -> Option<Phase> {
-        let Phase::Renewing { held, asked, clock_good, renew_at, .. } = phase else { return None };
+    fn on_renewed(&mut self, phase: Phase, guard: Revision, ttl_ms: u64, leased: &[Leased]) -> Option<Phase> {
+        let Phase::Renewing {
+            held,
+            asked,
+            clock_good,
+            renew_at,
+            ..
+        } = phase
+        else {
+            return None;
+        };
         if leased.len() != held.leased.len() {
             return None;
         }
         let deadline = held.deadline.max(self.timing.deadline(asked.boot, ttl_ms));
-        let mut renewed =
-            Held { guard, deadline, renew_at, published: false, doubt: false, ..held.clone() };
+        let mut renewed = Held {
+            guard,
+            deadline,
+            renew_at,
+            published: false,
+            doubt: false,
+            ..held.clone()
+        };
         for (mine, committed) in renewed.leased.iter_mut().zip(leased) {
             if mine.worker != committed.worker {
                 return None;
@@ -380,29 +518,55 @@ impl Core<'_> {
     }
 
     fn on_renew_failed(&mut self, phase: Phase, doubt: bool) -> Option<Phase> {
-        let Phase::Renewing { held, asked, .. } = phase else { return None };
+        let Phase::Renewing { held, asked, .. } = phase else {
+            return None;
+        };
         let pause_ms = (self.timing.period_ms() / 4).clamp(1, 4 * RETRY_MS);
         let renew_at = asked.boot.saturating_add(pause_ms);
-        Some(Phase::Holding { held: Held { renew_at, doubt: held.doubt || doubt, ..held } })
+        Some(Phase::Holding {
+            held: Held {
+                renew_at,
+                doubt: held.doubt || doubt,
+                ..held
+            },
+        })
     }
 
     fn on_renew_lost(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Renewing { held, .. } = phase else { return None };
+        let Phase::Renewing { held, .. } = phase else {
+            return None;
+        };
         Some(self.replace(&held, Loss::StoreLost, 0))
     }
 
     fn on_extended(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Extending { held } = phase else { return None };
-        Some(Phase::Holding { held: Held { published: true, ..held } })
+        let Phase::Extending { held } = phase else {
+            return None;
+        };
+        Some(Phase::Holding {
+            held: Held {
+                published: true,
+                ..held
+            },
+        })
     }
 
     fn on_extend_refused(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Extending { held } = phase else { return None };
+        let Phase::Extending { held } = phase else {
+            return None;
+        };
         Some(self.replace(&held, Loss::ServerRefused, RETRY_MS))
     }
 
     fn on_fenced(&mut self, phase: Phase, marks: Vec<Mark>) -> Option<Phase> {
-        let Phase::Fencing { boot_id, claims, goal } = phase else { return None };
+        let Phase::Fencing {
+            boot_id,
+            claims,
+            goal,
+        } = phase
+        else {
+            return None;
+        };
         if !marks.iter().all(|mark| claims.contains(&mark.claim)) {
             return None;
         }
@@ -410,12 +574,22 @@ impl Core<'_> {
             return Some(self.reach(goal, boot_id));
         }
         let ticket = self.draw_ticket();
-        self.act(Action::Release { ticket, boot_id, marks });
-        Some(Phase::Releasing { boot_id, ticket, goal })
+        self.act(Action::Release {
+            ticket,
+            boot_id,
+            marks,
+        });
+        Some(Phase::Releasing {
+            boot_id,
+            ticket,
+            goal,
+        })
     }
 
     fn on_release_done(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Releasing { boot_id, goal, .. } = phase else { return None };
+        let Phase::Releasing { boot_id, goal, .. } = phase else {
+            return None;
+        };
         Some(self.reach(goal, boot_id))
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
@@ -17,7 +17,6 @@ const DEBIAN_PG_CONFIG: &str = "/usr/lib/postgresql/15/bin/pg_config";
 const PORT: u16 = 5432;
 /// After this an immediate shutdown has failed and the processes are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(8);
-const TEMPLATE_PREFIX: &str = "e2e-template-";
 
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -44,6 +43,7 @@ impl Default for ServerOptions {
 pub struct Server {
     postmaster: Option<Process>,
     scratch: Scratch,
+    _template: Option<Arc<Scratch>>,
 }
 
 impl Server {
@@ -54,14 +54,15 @@ impl Server {
     pub fn with(options: ServerOptions) -> Server {
         let scratch = Scratch::new("pg");
         let data = scratch.join("data");
-        if options.own_identity {
-            initdb(&data, scratch.path())
-        } else {
-            copy(template(), &data)
+        let template = (!options.own_identity).then(template);
+        match &template {
+            Some(template) => copy(&template.join("data"), &data),
+            None => initdb(&data, scratch.path()),
         }
         let mut server = Server {
             postmaster: None,
             scratch,
+            _template: template,
         };
         server.set("listen_addresses", "");
         server.set(
@@ -139,9 +140,21 @@ impl Server {
                 .postmaster
                 .as_mut()
                 .is_some_and(|process| process.exited().is_some());
-            (ended || self.try_connect().is_ok()).then_some(!ended)
+            (ended || self.is_accepting()).then_some(!ended)
         });
         assert!(started, "the server ended at start:\n{}", self.log());
+    }
+
+    /// What the postmaster says of itself, as pg_ctl reads it: knocking would fill its log with refusals.
+    fn is_accepting(&self) -> bool {
+        let lines = fs::read_to_string(self.data_dir().join("postmaster.pid")).unwrap_or_default();
+        let mut lines = lines.lines().map(str::trim);
+        let pid = lines.next().and_then(|pid| pid.parse::<u32>().ok());
+        // A file left by a killed postmaster names another process.
+        let ours = pid.is_some() && pid == self.postmaster.as_ref().map(Process::id);
+        ours && lines
+            .nth(6)
+            .is_some_and(|status| status == "ready" || status == "standby")
     }
 
     /// A clean stop: smart is too polite for tests, so fast.
@@ -310,33 +323,17 @@ fn initdb(data: &Path, dir: &Path) {
     );
 }
 
-/// initdb takes a second, a copy of its result a tenth of that.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        sweep_templates();
-        let name = format!("{TEMPLATE_PREFIX}{}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).expect("make template dir");
-        ServerAccount::get().own(&dir);
-        let data = dir.join("data");
-        initdb(&data, &dir);
-        data
+/// initdb takes a second, a copy of its result a tenth of that. The template lives as long as a server
+/// that was made from it; the last one takes it along.
+fn template() -> Arc<Scratch> {
+    static TEMPLATE: Mutex<Weak<Scratch>> = Mutex::new(Weak::new());
+    let mut known = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
+    known.upgrade().unwrap_or_else(|| {
+        let made = Arc::new(Scratch::new("template"));
+        initdb(&made.join("data"), made.path());
+        *known = Arc::downgrade(&made);
+        made
     })
-}
-
-/// A static is never dropped, so each run removes the templates of runs that have ended.
-fn sweep_templates() {
-    for entry in fs::read_dir(std::env::temp_dir())
-        .expect("list temp dir")
-        .flatten()
-    {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(TEMPLATE_PREFIX));
-        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            let _other_run_was_faster = fs::remove_dir_all(entry.path());
-        }
-    }
 }
 
 fn copy(template: &Path, data: &Path) {

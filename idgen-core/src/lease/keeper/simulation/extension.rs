@@ -1,0 +1,111 @@
+//! The server's part of the world, by the rules of the extension.
+
+use super::*;
+
+/// A slot of shared memory, by the rules of the extension.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) token: Token,
+    pub(super) open: bool,
+    pub(super) last: UnixMs,
+    pub(super) ceiling: UnixMs,
+    pub(super) deadline: BootMs,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) boot_id: BootId,
+    pub(super) slots: BTreeMap<WorkerId, Slot>,
+}
+
+impl World {
+    pub(super) fn install(&mut self, held: &Held) -> Event {
+        if held.boot_id != self.server.boot_id {
+            return Event::ServerForgot;
+        }
+        for leased in &held.leased {
+            let slot = self.server.slots.get(&leased.worker);
+            if slot.is_some_and(|slot| slot.token == held.token) {
+                continue;
+            }
+            let above = slot.is_none_or(|slot| held.token > slot.token && leased.window.floor > slot.last);
+            if !above || self.now >= held.deadline.0 {
+                return Event::InstallRefused;
+            }
+            let last = leased.window.floor.saturating_sub(1);
+            let (token, ceiling, deadline) = (held.token, leased.window.ceiling, held.deadline);
+            self.server.slots.insert(
+                leased.worker,
+                Slot {
+                    token,
+                    open: true,
+                    last,
+                    ceiling,
+                    deadline,
+                },
+            );
+        }
+        let newest = self.installed.insert(held.boot_id, held.token);
+        assert!(
+            newest.is_none_or(|newest| newest <= held.token),
+            "installed tokens rise"
+        );
+        self.installs += 1;
+        Event::Installed
+    }
+
+    pub(super) fn extend(&mut self, held: &Held) -> Event {
+        if held.boot_id != self.server.boot_id {
+            return Event::ServerForgot;
+        }
+        for leased in &held.leased {
+            match self.server.slots.get_mut(&leased.worker) {
+                Some(slot) if slot.open && slot.token == held.token => {
+                    slot.ceiling = slot.ceiling.max(leased.window.ceiling);
+                    slot.deadline = slot.deadline.max(held.deadline);
+                }
+                _ => return Event::ExtendRefused,
+            }
+        }
+        Event::Extended
+    }
+
+    pub(super) fn fence(&mut self, boot_id: BootId, claims: &[Claim]) -> Event {
+        if boot_id != self.server.boot_id {
+            return Event::ServerForgot;
+        }
+        let mut marks = Vec::new();
+        for claim in claims {
+            if let Some(slot) = self.server.slots.get_mut(&claim.worker)
+                && slot.token == claim.token
+            {
+                slot.open = false;
+                marks.push(Mark {
+                    claim: *claim,
+                    last: slot.last,
+                });
+            }
+        }
+        self.fenced.extend(marks.iter().map(|mark| (boot_id, *mark)));
+        Event::Fenced { marks }
+    }
+
+    pub(super) fn mint(&mut self) {
+        let clock = self.clock();
+        for server in self.orphans.iter_mut().chain([&mut self.server]) {
+            for (worker, slot) in &mut server.slots {
+                let at = clock.wall.max(slot.last.saturating_add(1));
+                if slot.open && clock.boot < slot.deadline && at <= slot.ceiling {
+                    slot.last = at;
+                    let who = (slot.token, server.boot_id);
+                    assert_eq!(
+                        *self.minted.entry((*worker, at)).or_insert(who),
+                        who,
+                        "minted twice"
+                    );
+                    assert!(at <= self.committed[&(*worker, slot.token)]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A real etcd with one member.
+
+use crate::kit::Etcd;
+use crate::kit::process::Signal;
+use crate::rules::{self, Daemon, Place, TTL_MS};
+use etcd_client::Client;
+use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+const PREFIX: &str = "/conformance";
+
+struct Member {
+    etcd: Etcd,
+    runtime: Runtime,
+}
+
+impl Member {
+    fn new() -> Self {
+        Self {
+            etcd: Etcd::start(),
+            runtime: Runtime::new().expect("runtime"),
+        }
+    }
+
+    fn client(&self) -> Client {
+        let connecting = Client::connect([self.etcd.endpoint()], None);
+        self.runtime.block_on(connecting).expect("connect")
+    }
+
+    fn change_cell(&self, change: impl FnOnce(&mut Value)) {
+        let (key, mut client) = (format!("{PREFIX}/cell"), self.client());
+        let answer = self.runtime.block_on(client.get(key.clone(), None)).expect("get");
+        let mut cell: Value = serde_json::from_slice(answer.kvs()[0].value()).expect("JSON");
+        change(&mut cell);
+        self.runtime
+            .block_on(client.put(key, cell.to_string(), None))
+            .expect("put");
+    }
+}
+
+impl Place for Member {
+    type Store = EtcdStore;
+
+    fn open(&self, holder: HolderName, ttl_ms: u64) -> EtcdStore {
+        EtcdStore::new(EtcdConfig {
+            endpoints: vec![self.etcd.endpoint()],
+            prefix: PREFIX.to_owned(),
+            request_timeout: Duration::from_secs(1),
+            ttl_ms,
+            holder,
+        })
+    }
+
+    fn seal(&self, reason: &str) {
+        self.change_cell(|cell| cell["sealed_reason"] = reason.into());
+    }
+
+    fn advance_epoch(&self) {
+        self.change_cell(|cell| {
+            cell["epoch"] = 1.into();
+            cell["epoch_nonce"] = uuid::Uuid::new_v4().to_string().into();
+        });
+    }
+
+    fn freeze(&mut self) {
+        self.etcd.signal(Signal::STOP);
+    }
+
+    fn thaw(&mut self) {
+        self.etcd.signal(Signal::CONT);
+    }
+}
+
+conformance!(Member::new());
+
+#[test]
+fn a_dead_member_is_left_for_a_living_one() {
+    let member = Member::new();
+    let dead = Etcd::reserve();
+    let mut store = EtcdStore::new(EtcdConfig {
+        endpoints: vec![dead.endpoint(), member.etcd.endpoint()],
+        prefix: PREFIX.to_owned(),
+        request_timeout: Duration::from_millis(500),
+        ttl_ms: TTL_MS,
+        holder: rules::holder(1),
+    });
+    let first = member.runtime.block_on(store.read()).expect_err("dead");
+    assert_eq!(first.kind, StoreErrorKind::Unreachable, "{first}");
+    assert!(
+        first.message.contains(&dead.endpoint()),
+        "the error names it: {first}"
+    );
+    member
+        .runtime
+        .block_on(store.read())
+        .expect("the other one answers");
+}
+
+#[test]
+fn a_cell_that_was_made_in_another_cluster_is_refused() {
+    let member = Member::new();
+    let mut one = Daemon::new(&member, &member.runtime, 1, TTL_MS);
+    one.plan(1, 7);
+    member.change_cell(|cell| cell["cluster_id"] = 7.into());
+    let error = member.runtime.block_on(one.store.read()).expect_err("sealed");
+    assert_eq!(error.kind, StoreErrorKind::Sealed, "{error}");
+}
+
+#[test]
+fn a_high_water_that_was_deleted_seals() {
+    let member = Member::new();
+    let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
+    let plan = one.plan(1, 7);
+    let worker = plan.grants[0].leased.worker;
+    member.runtime.block_on(one.store.grant(&plan)).expect("granted");
+    let mut client = member.client();
+    let key = format!("{PREFIX}/w/{worker}/hw");
+    member
+        .runtime
+        .block_on(client.delete(key.clone(), None))
+        .expect("delete");
+    let error = member.runtime.block_on(one.store.read()).expect_err("sealed");
+    assert_eq!(error.kind, StoreErrorKind::Sealed);
+    assert!(error.message.contains(&key), "{error}");
+}
+
+#[test]
+fn a_full_set_of_identities_fits_into_one_transaction() {
+    let member = Member::new();
+    let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
+    let plan = one.plan(63, 7);
+    member
+        .runtime
+        .block_on(one.store.grant(&plan))
+        .expect("63 identities: 127 comparisons");
+    let plan = one.plan(64, 7);
+    let error = member
+        .runtime
+        .block_on(one.store.grant(&plan))
+        .expect_err("too many");
+    assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
+}

@@ -1,0 +1,81 @@
+//! What every lease store must do, tried on a real Postgres and a real etcd.
+//!
+//! Each rule is a function over any [`rules::Place`]; the modules of the two stores run all of them.
+//! Postgres needs no extension here: the store is tables and one SQL function.
+
+#[cfg(test)]
+#[path = "../e2e/kit/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the kit is shared; these tests need its servers only"
+)]
+mod kit;
+#[cfg(test)]
+mod rules;
+
+/// All rules for one kind of place.
+#[cfg(test)]
+macro_rules! conformance {
+    ($place:expr) => {
+        #[test]
+        fn everybody_sees_one_cell() {
+            rules::everybody_sees_one_cell(&$place);
+        }
+
+        #[test]
+        fn a_grant_is_made_once_and_as_a_whole() {
+            rules::a_grant_is_made_once_and_as_a_whole(&$place);
+        }
+
+        #[test]
+        fn a_grant_needs_the_row_free_and_as_it_was_seen() {
+            rules::a_grant_needs_the_row_free_and_as_it_was_seen(&$place);
+        }
+
+        #[test]
+        fn racing_daemons_never_share_an_identity() {
+            rules::racing_daemons_never_share_an_identity(&$place);
+        }
+
+        #[test]
+        fn a_renewal_keeps_the_token_and_needs_the_guard() {
+            rules::a_renewal_keeps_the_token_and_needs_the_guard(&$place);
+        }
+
+        #[test]
+        fn a_lost_answer_is_settled_by_reading() {
+            rules::a_lost_answer_is_settled_by_reading(&$place);
+        }
+
+        #[test]
+        fn what_is_not_renewed_expires_and_goes_to_others_above_its_ceiling() {
+            rules::what_is_not_renewed_expires_and_goes_to_others_above_its_ceiling(&$place);
+        }
+
+        #[test]
+        fn a_release_leaves_the_exact_high_water_and_is_free_at_once() {
+            rules::a_release_leaves_the_exact_high_water_and_is_free_at_once(&$place);
+        }
+
+        #[test]
+        fn a_sealed_cell_grants_and_renews_nothing() {
+            rules::a_sealed_cell_grants_and_renews_nothing(&$place);
+        }
+
+        #[test]
+        fn an_older_epoch_grants_and_renews_nothing() {
+            rules::an_older_epoch_grants_and_renews_nothing(&$place);
+        }
+
+        #[test]
+        fn a_store_that_does_not_answer_is_given_up_and_found_again() {
+            rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
+        }
+    };
+}
+
+#[cfg(test)]
+mod etcd_store;
+#[cfg(test)]
+mod postgres_store;

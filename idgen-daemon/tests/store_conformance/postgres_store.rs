@@ -1,0 +1,190 @@
+//! The tables of the embedded store.
+
+use crate::kit::process::{Signal, signal_pid};
+use crate::kit::{PATIENCE, Server, ServerOptions, eventually_true, sql};
+use crate::rules::{self, Daemon, Place, TTL_MS};
+use idgen_daemon::lease::{HolderName, LeaseStore, PostgresStore, PostgresStoreConfig, StoreErrorKind};
+use std::time::Duration;
+
+/// A plain cluster with the tables of the store, and no extension.
+struct Tables {
+    server: Server,
+    backends: Vec<i32>,
+}
+
+impl Tables {
+    fn new() -> Self {
+        let options = ServerOptions {
+            preload: false,
+            extension: false,
+            ..Default::default()
+        };
+        let server = Server::with(options);
+        let mut client = server.connect();
+        sql::run(&mut client, "CREATE SCHEMA idgen");
+        sql::run(&mut client, include_str!("../../../sql/20-store.sql"));
+        Self {
+            server,
+            backends: Vec::new(),
+        }
+    }
+
+    /// From now on commits wait for a standby that does not exist.
+    fn wait_for_nobody(&self) -> postgres::Client {
+        self.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+        self.run("SELECT pg_reload_conf()");
+        let mut client = self.server.connect();
+        eventually_true(PATIENCE, "the setting is there", || {
+            sql::value(
+                &mut client,
+                "SELECT current_setting('synchronous_standby_names') = 'nobody'",
+            )
+        });
+        client
+    }
+
+    fn run(&self, statement: &str) {
+        sql::run(&mut self.server.connect(), statement);
+    }
+}
+
+impl Place for Tables {
+    type Store = PostgresStore;
+
+    fn open(&self, holder: HolderName, ttl_ms: u64) -> PostgresStore {
+        let mut url = tokio_postgres::Config::new();
+        url.host_path(self.server.socket_dir())
+            .user("postgres")
+            .dbname("postgres");
+        PostgresStore::new(PostgresStoreConfig {
+            url,
+            connect_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(1),
+            ttl_ms,
+            holder,
+        })
+    }
+
+    fn seal(&self, reason: &str) {
+        self.run(&format!("UPDATE idgen.cell SET sealed_reason = '{reason}'"));
+    }
+
+    fn advance_epoch(&self) {
+        self.run("UPDATE idgen.cell SET epoch = epoch + 1, epoch_nonce = gen_random_uuid()");
+    }
+
+    fn freeze(&mut self) {
+        self.backends = sql::column(
+            &mut self.server.connect(),
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'idgend store'",
+        );
+        let pid_file = std::fs::read_to_string(self.server.data_dir().join("postmaster.pid"));
+        let postmaster = pid_file
+            .expect("postmaster.pid")
+            .lines()
+            .next()
+            .and_then(|line| line.parse().ok());
+        self.backends.push(postmaster.expect("its pid"));
+        self.signal(Signal::STOP);
+    }
+
+    fn thaw(&mut self) {
+        self.signal(Signal::CONT);
+    }
+}
+
+impl Tables {
+    fn signal(&self, signal: Signal) {
+        for pid in &self.backends {
+            assert!(signal_pid(u32::try_from(*pid).expect("pid"), signal));
+        }
+    }
+}
+
+conformance!(Tables::new());
+
+#[test]
+fn a_copy_of_the_database_is_refused() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    one.plan(1, 7);
+    for (change, back) in [
+        ("timeline = timeline + 1", "timeline = timeline - 1"),
+        (
+            "database_oid = 1",
+            "database_oid = (SELECT database_oid FROM idgen.store_identity())",
+        ),
+        (
+            "system_identifier = system_identifier + 1",
+            "system_identifier = system_identifier - 1",
+        ),
+    ] {
+        tables.run(&format!("UPDATE idgen.cell SET {change}"));
+        let error = runtime.block_on(one.store.read()).expect_err("sealed");
+        assert_eq!(error.kind, StoreErrorKind::Sealed, "{error}");
+        tables.run(&format!("UPDATE idgen.cell SET {back}"));
+        runtime
+            .block_on(one.store.read())
+            .expect("the original is served");
+    }
+}
+
+/// What was lost is either there, or will never be: the next look does not pass by it.
+#[test]
+fn a_read_waits_for_a_commit_that_is_under_way() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    one.plan(1, 7);
+    let mut other = tables.server.connect();
+    sql::run(&mut other, "BEGIN; UPDATE idgen.cell SET revision = revision + 1");
+    let error = runtime.block_on(one.store.read()).expect_err("in vain");
+    assert_eq!(error.kind, StoreErrorKind::Unreachable, "{error}");
+    sql::run(&mut other, "COMMIT");
+    runtime.block_on(one.store.read()).expect("read");
+}
+
+/// A wait for a standby that is given up ends in a warning, and in a commit that the server calls a success.
+#[test]
+fn a_commit_that_was_not_replicated_is_unknown() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    let plan = one.plan(1, 7);
+    let mut client = tables.wait_for_nobody();
+    let canceller = std::thread::spawn(move || {
+        eventually_true(PATIENCE, "the commit waits and is told not to", || {
+            let cancel = "SELECT count(*) > 0 FROM
+                            (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep') c";
+            sql::value(&mut client, cancel)
+        });
+    });
+    let error = runtime.block_on(one.store.grant(&plan)).expect_err("unknown");
+    canceller.join().expect("cancelled");
+    assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+    assert!(error.message.contains("the server warned"), "{error}");
+}
+
+/// Without the warning there is silence; the answer is as unknown.
+#[test]
+fn a_commit_without_an_answer_is_unknown() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    let plan = one.plan(1, 7);
+    tables.wait_for_nobody();
+    let error = runtime.block_on(one.store.grant(&plan)).expect_err("unknown");
+    assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+}
+
+#[test]
+fn a_database_without_the_tables_says_what_to_do() {
+    let tables = Tables::new();
+    tables.run("DROP SCHEMA idgen CASCADE");
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut store = tables.open(rules::holder(1), TTL_MS);
+    let error = runtime.block_on(store.read()).expect_err("denied");
+    assert_eq!(error.kind, StoreErrorKind::Denied);
+    assert!(error.message.contains("CREATE EXTENSION pg_idgen"), "{error}");
+}

@@ -1,0 +1,507 @@
+//! The rules.
+
+use idgen_core::clock::{BootMs, ClockReading, UnixMs};
+use idgen_core::lease::ledger::{Attempt, Standing, settle_grant, settle_renewal};
+use idgen_core::lease::pool::{PlanFor, half, plan_grant};
+use idgen_core::lease::{
+    BootId, Claim, GrantPlan, InstanceId, Leased, Mark, Memory, Timing, TimingSpec, Token,
+};
+use idgen_daemon::lease::{Committed, HolderName, LeaseStore, Renewal, StoreErrorKind};
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::kit::{PATIENCE, eventually, eventually_true};
+
+/// The shortest that etcd keeps at its default election timeout.
+pub const TTL_MS: u64 = 2_000;
+const BOOT: BootId = BootId(11);
+
+/// A running store that many daemons can open.
+pub trait Place {
+    type Store: LeaseStore;
+
+    /// A store as one daemon sees it, with this TTL.
+    fn open(&self, holder: HolderName, ttl_ms: u64) -> Self::Store;
+    /// As an operator does it.
+    fn seal(&self, reason: &str);
+    /// The next epoch with a new name. Holders stay as they are: the hardest case.
+    fn advance_epoch(&self);
+    /// Until [`Place::thaw`], nobody answers.
+    fn freeze(&mut self);
+    fn thaw(&mut self);
+}
+
+pub fn holder(instance: u128) -> HolderName {
+    HolderName {
+        instance: InstanceId(instance),
+        name: format!("daemon-{instance}"),
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("runtime")
+}
+
+fn timing() -> Timing {
+    let spec = TimingSpec {
+        ttl_ms: TTL_MS,
+        window_ms: None,
+        period_ms: None,
+        margin_ms: None,
+    };
+    Timing::new(spec).expect("timing")
+}
+
+fn wall() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    UnixMs(u64::try_from(since.as_millis()).expect("fits"))
+}
+
+/// One daemon: a store, who it is, and a place to wait in.
+pub struct Daemon<'r, S> {
+    pub store: S,
+    runtime: &'r Runtime,
+    instance: InstanceId,
+}
+
+/// What a daemon holds.
+struct Lease {
+    plan: GrantPlan,
+    token: Token,
+    committed: Committed,
+}
+
+impl Lease {
+    fn leased(&self) -> Vec<Leased> {
+        self.plan.grants.iter().map(|planned| planned.leased).collect()
+    }
+
+    fn renewal(&self, by_ms: u64) -> Renewal {
+        let mut leased = self.leased();
+        for leased in &mut leased {
+            leased.window.ceiling = leased.window.ceiling.saturating_add(by_ms);
+        }
+        Renewal {
+            epoch_nonce: self.plan.epoch_nonce,
+            boot_id: BOOT,
+            token: self.token,
+            guard: self.committed.revision,
+            leased,
+        }
+    }
+
+    fn mark(&self, index: usize, above_floor_ms: u64) -> Mark {
+        let leased = self.leased()[index];
+        let claim = Claim {
+            worker: leased.worker,
+            token: self.token,
+        };
+        Mark {
+            claim,
+            last: leased.window.floor.saturating_add(above_floor_ms),
+        }
+    }
+}
+
+impl<'r, S: LeaseStore> Daemon<'r, S> {
+    pub fn new(place: &impl Place<Store = S>, runtime: &'r Runtime, instance: u128, ttl_ms: u64) -> Self {
+        let holder = holder(instance);
+        let instance = holder.instance;
+        Self {
+            store: place.open(holder, ttl_ms),
+            runtime,
+            instance,
+        }
+    }
+
+    pub fn plan(&mut self, count: usize, random: u64) -> GrantPlan {
+        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
+        let wanted = PlanFor {
+            boot_id: BOOT,
+            wall: wall(),
+            count,
+            random,
+        };
+        plan_grant(&snapshot, &Memory::new(), &timing(), wanted).expect("plan")
+    }
+
+    fn grant(&mut self, plan: GrantPlan) -> Result<Lease, StoreErrorKind> {
+        let committed = self
+            .runtime
+            .block_on(self.store.grant(&plan))
+            .map_err(|error| error.kind)?;
+        let token = Token {
+            epoch: plan.epoch,
+            revision: committed.revision,
+        };
+        Ok(Lease {
+            plan,
+            token,
+            committed,
+        })
+    }
+
+    fn acquire(&mut self, count: usize) -> Lease {
+        let plan = self.plan(count, 7);
+        self.grant(plan).expect("grant")
+    }
+
+    fn renew(&mut self, renewal: &Renewal) -> Result<Committed, StoreErrorKind> {
+        self.runtime
+            .block_on(self.store.renew(renewal))
+            .map_err(|error| error.kind)
+    }
+
+    fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Vec<Mark> {
+        self.runtime
+            .block_on(self.store.release(boot_id, marks))
+            .expect("release")
+    }
+
+    fn standing(&mut self, lease: &Lease) -> Standing {
+        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
+        settle_renewal(&snapshot, self.instance, BOOT, lease.token, &lease.leased())
+    }
+
+    fn read_kind(&mut self) -> Option<StoreErrorKind> {
+        self.runtime
+            .block_on(self.store.read())
+            .err()
+            .map(|error| error.kind)
+    }
+}
+
+pub fn everybody_sees_one_cell(place: &impl Place) {
+    let runtime = runtime();
+    let reads = runtime.block_on(async {
+        let mut reads = JoinSet::new();
+        for n in 0..4 {
+            let mut store = place.open(holder(n), TTL_MS);
+            reads.spawn(async move { store.read().await.expect("read").cell });
+        }
+        reads.join_all().await
+    });
+    assert!(reads.windows(2).all(|pair| pair[0] == pair[1]), "{reads:?}");
+    assert_eq!(reads[0].worker_format, "classic");
+    assert_eq!(
+        half(reads[0].epoch),
+        0..512,
+        "a new cell begins in the lower half"
+    );
+}
+
+pub fn a_grant_is_made_once_and_as_a_whole(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let mut two = Daemon::new(place, &runtime, 2, TTL_MS);
+    let plan = one.plan(2, 7);
+    let both = two.plan(3, 7);
+    let shared = |plan: &GrantPlan| {
+        plan.grants
+            .iter()
+            .map(|planned| planned.leased.worker)
+            .collect::<BTreeSet<_>>()
+    };
+    let common = shared(&plan).intersection(&shared(&both)).count();
+    assert!(common > 0, "the plans collide");
+    let lease = one.grant(plan).expect("granted");
+    assert_eq!(two.grant(both).err(), Some(StoreErrorKind::Conflict));
+    assert_eq!(lease.committed.ttl_ms, TTL_MS);
+    let snapshot = runtime.block_on(one.store.read()).expect("read");
+    assert_eq!(snapshot.rows.len(), 2, "nothing of the refused grant stays");
+    for planned in &lease.plan.grants {
+        let row = snapshot.row(planned.leased.worker).expect("row");
+        assert_eq!(row.ceiling, planned.leased.window.ceiling);
+        assert_eq!((row.generation, row.revision), (1, lease.committed.revision));
+        let holder = row.holder.as_ref().expect("holder");
+        assert_eq!((holder.instance, holder.boot_id), (InstanceId(1), BOOT));
+        assert_eq!((holder.token, holder.name.as_str()), (lease.token, "daemon-1"));
+        assert!(!holder.expired);
+    }
+    let later = two.acquire(2);
+    assert!(later.token > lease.token, "tokens rise");
+}
+
+pub fn a_grant_needs_the_row_free_and_as_it_was_seen(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut two = Daemon::new(place, &runtime, 2, 60_000);
+    let stale = two.plan(1, 7);
+    assert_eq!(
+        one.plan(1, 7).grants.len(),
+        1,
+        "whoever grants has read the store before"
+    );
+    let lease = one.grant(stale.clone()).expect("granted");
+    let mut seen = stale.clone();
+    seen.grants[0].seen = Some(lease.committed.revision);
+    seen.grants[0].generation = 2;
+    seen.grants[0].leased.window.ceiling.0 += 1_000;
+    assert_eq!(
+        two.grant(seen).err(),
+        Some(StoreErrorKind::Conflict),
+        "it is seen as it is, but held"
+    );
+    let mark = lease.mark(0, 3);
+    assert_eq!(one.release(BOOT, &[mark]), [mark]);
+    assert_eq!(
+        two.grant(stale).err(),
+        Some(StoreErrorKind::Conflict),
+        "it is free, but not as it was seen"
+    );
+}
+
+pub fn racing_daemons_never_share_an_identity(place: &impl Place) {
+    const DAEMONS: u128 = 6;
+    let runtime = runtime();
+    let held = runtime.block_on(async {
+        let mut races = JoinSet::new();
+        for n in 0..DAEMONS {
+            let mut store = place.open(holder(n), 60_000);
+            races.spawn(async move {
+                loop {
+                    // The same choice for all: the worst case.
+                    let snapshot = store.read().await.expect("read");
+                    let wanted = PlanFor {
+                        boot_id: BOOT,
+                        wall: wall(),
+                        count: 3,
+                        random: 7,
+                    };
+                    let plan = plan_grant(&snapshot, &Memory::new(), &timing(), wanted).expect("plan");
+                    match store.grant(&plan).await {
+                        Ok(_) => {
+                            return plan.grants.iter().map(|planned| planned.leased.worker).collect();
+                        }
+                        Err(error) => assert_eq!(error.kind, StoreErrorKind::Conflict, "{error}"),
+                    }
+                }
+            });
+        }
+        races
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Vec<Vec<_>>>()
+            .concat()
+    });
+    let distinct: BTreeSet<_> = held.iter().collect();
+    assert_eq!((held.len(), distinct.len()), (18, 18), "{held:?}");
+}
+
+pub fn a_renewal_keeps_the_token_and_needs_the_guard(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let lease = one.acquire(2);
+    let renewal = lease.renewal(500);
+    let renewed = one.renew(&renewal).expect("renewed");
+    assert!(renewed.revision > lease.committed.revision);
+    assert_eq!(renewed.ttl_ms, TTL_MS);
+    let Standing::Mine { guard, leased } = one.standing(&lease) else {
+        panic!("lost")
+    };
+    assert_eq!(guard, renewed.revision);
+    assert_eq!(
+        leased, renewal.leased,
+        "the token is the old one, the ceilings are new"
+    );
+    assert_eq!(
+        one.renew(&renewal).err(),
+        Some(StoreErrorKind::Conflict),
+        "an old guard"
+    );
+    let foreign = Renewal {
+        token: Token {
+            revision: renewed.revision,
+            ..lease.token
+        },
+        guard: renewed.revision,
+        ..renewal
+    };
+    assert_eq!(
+        one.renew(&foreign).err(),
+        Some(StoreErrorKind::Conflict),
+        "another token"
+    );
+}
+
+pub fn a_lost_answer_is_settled_by_reading<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let plan = one.plan(2, 7);
+    let reading = ClockReading {
+        wall: wall(),
+        boot: BootMs(5),
+    };
+    let attempt = Attempt {
+        plan: plan.clone(),
+        reading,
+    };
+    let settle = |one: &mut Daemon<P::Store>| {
+        let snapshot = runtime.block_on(one.store.read()).expect("read");
+        settle_grant(&snapshot, &attempt, InstanceId(1), TTL_MS)
+    };
+    assert_eq!(settle(&mut one), None, "it was not made");
+    let lease = one.grant(plan).expect("granted");
+    let found = settle(&mut one).expect("it was made");
+    assert_eq!(
+        (found.token, found.guard),
+        (lease.token, lease.committed.revision)
+    );
+    let mut two = Daemon::new(place, &runtime, 2, TTL_MS);
+    let snapshot = runtime.block_on(two.store.read()).expect("read");
+    assert_eq!(
+        settle_grant(&snapshot, &attempt, InstanceId(2), TTL_MS),
+        None,
+        "not by another daemon"
+    );
+}
+
+pub fn what_is_not_renewed_expires_and_goes_to_others_above_its_ceiling(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let lease = one.acquire(1);
+    let worker = lease.leased()[0].worker;
+    let mut two = Daemon::new(place, &runtime, 2, TTL_MS);
+    eventually_true(PATIENCE, "the lease expires", || {
+        let snapshot = runtime.block_on(two.store.read()).expect("read");
+        let row = snapshot.row(worker).expect("its row stays");
+        assert_eq!(
+            row.ceiling,
+            lease.leased()[0].window.ceiling,
+            "and so does its high water"
+        );
+        row.holder.as_ref().is_none_or(|holder| holder.expired)
+    });
+    assert_eq!(
+        one.renew(&lease.renewal(500)).err(),
+        Some(StoreErrorKind::Conflict),
+        "it is too late"
+    );
+    let plan = eventually(PATIENCE, "it is planned again once it has cooled", || {
+        // All identities: the one that expired must be among them.
+        let snapshot = runtime.block_on(two.store.read()).expect("read");
+        let wanted = PlanFor {
+            boot_id: BOOT,
+            wall: wall(),
+            count: 512,
+            random: 7,
+        };
+        plan_grant(&snapshot, &Memory::new(), &timing(), wanted).ok()
+    });
+    let again = plan
+        .grants
+        .iter()
+        .find(|planned| planned.leased.worker == worker)
+        .expect("planned");
+    let only = GrantPlan {
+        grants: vec![*again],
+        ..plan.clone()
+    };
+    let next = two.grant(only).expect("granted");
+    assert!(next.leased()[0].window.floor > lease.leased()[0].window.ceiling);
+    assert_eq!(next.plan.grants[0].generation, 2);
+    assert_eq!(one.standing(&lease), Standing::Lost);
+}
+
+pub fn a_release_leaves_the_exact_high_water_and_is_free_at_once(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let lease = one.acquire(2);
+    let marks = [lease.mark(0, 3), lease.mark(1, 4)];
+    assert_eq!(
+        one.release(BootId(12), &marks),
+        [],
+        "not of another shared memory"
+    );
+    let mut foreign = marks[0];
+    foreign.claim.token.revision.0 += 1;
+    assert_eq!(one.release(BOOT, &[foreign]), [], "not under another token");
+    // A daemon that was started again releases what the one before it left.
+    let mut two = Daemon::new(place, &runtime, 2, 60_000);
+    assert_eq!(two.release(BOOT, &marks), marks);
+    assert_eq!(two.release(BOOT, &marks), [], "only once");
+    assert_eq!(
+        one.renew(&lease.renewal(500)).err(),
+        Some(StoreErrorKind::Conflict)
+    );
+    let snapshot = runtime.block_on(two.store.read()).expect("read");
+    for mark in marks {
+        let row = snapshot.row(mark.claim.worker).expect("row");
+        assert_eq!((row.ceiling, row.holder.as_ref()), (mark.last, None));
+    }
+    assert_eq!(one.standing(&lease), Standing::Lost);
+}
+
+pub fn a_sealed_cell_grants_and_renews_nothing(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let lease = one.acquire(1);
+    let plan = one.plan(1, 9);
+    place.seal("restored from a backup");
+    let error = runtime.block_on(one.store.read()).expect_err("sealed");
+    assert_eq!(error.kind, StoreErrorKind::Sealed);
+    assert!(error.message.contains("restored from a backup"), "{error}");
+    // A store that looks only at its guards reports the change as a conflict; either way nothing.
+    for refused in [one.renew(&lease.renewal(500)).err(), one.grant(plan).err()] {
+        let sealed = [Some(StoreErrorKind::Sealed), Some(StoreErrorKind::Conflict)];
+        assert!(sealed.contains(&refused), "{refused:?}");
+    }
+}
+
+pub fn an_older_epoch_grants_and_renews_nothing(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
+    let lease = one.acquire(1);
+    let plan = one.plan(1, 9);
+    place.advance_epoch();
+    assert_eq!(one.grant(plan).err(), Some(StoreErrorKind::Conflict));
+    assert_eq!(
+        one.renew(&lease.renewal(500)).err(),
+        Some(StoreErrorKind::Conflict)
+    );
+    assert_eq!(one.standing(&lease), Standing::Lost);
+    let next = one.acquire(2);
+    assert!(next.token > lease.token);
+    assert!(
+        next.leased()
+            .iter()
+            .all(|leased| (512..1_024).contains(&leased.worker.0)),
+        "the other half"
+    );
+}
+
+pub fn a_store_that_does_not_answer_is_given_up_and_found_again(place: &mut impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let lease = one.acquire(1);
+    place.freeze();
+    assert_eq!(
+        one.read_kind(),
+        Some(StoreErrorKind::Unreachable),
+        "a read changes nothing"
+    );
+    let unsure = one.renew(&lease.renewal(500)).err();
+    let known = [Some(StoreErrorKind::Unreachable), Some(StoreErrorKind::Unknown)];
+    assert!(known.contains(&unsure), "{unsure:?}");
+    place.thaw();
+    eventually_true(PATIENCE, "the store answers", || one.read_kind().is_none());
+    // The renewal from before may be done only now, also between this look and the next request.
+    eventually(PATIENCE, "the lease is renewed as it stands now", || {
+        let Standing::Mine { guard, leased } = one.standing(&lease) else {
+            panic!("lost")
+        };
+        one.renew(&Renewal {
+            guard,
+            leased,
+            ..lease.renewal(0)
+        })
+        .ok()
+    });
+}
