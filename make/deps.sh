@@ -32,13 +32,14 @@ export DEBIAN_FRONTEND=noninteractive
 policy=/usr/sbin/policy-rc.d
 no_main=/etc/postgresql-common/createcluster.d/pg_idgen.conf
 [ -e "$policy" ] && policy=
-cleanup() { rm -f "$no_main" ${policy:+"$policy"}; }
+log=$(mktemp)
+cleanup() { rm -f "$no_main" "$log" ${policy:+"$policy"}; }
 trap cleanup EXIT
 if [ -n "$policy" ]; then printf "#!/bin/sh\nexit 101\n" >"$policy"; chmod 755 "$policy"; fi
 mkdir -p "${no_main%/*}"
 echo "create_main_cluster = false" >"$no_main"
-apt-get -o DPkg::Lock::Timeout=300 -q update
-apt-get -o DPkg::Lock::Timeout=300 -q install -y --no-install-recommends "$@"
+apt="apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0"
+{ $apt update && $apt install -y --no-install-recommends "$@"; } </dev/null >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 '
 
 main() {
@@ -48,7 +49,7 @@ main() {
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null ||
         die "missing packages (Debian names): ${missing[*]}; without apt-get please install them by hand"
-    say "installing Debian packages: ${missing[*]}"
+    say "installing Debian packages (a minute or two): ${missing[*]}"
     as_root bash -c "$install_quietly" install_quietly "${missing[@]}" ||
         die "could not install ${missing[*]}; as root: apt-get install ${missing[*]}"
 }

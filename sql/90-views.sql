@@ -11,7 +11,7 @@ COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.
 
 CREATE VIEW idgen.health AS
 SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.deadline_in_ms,
-       s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, p.space_id, p.source_id
+       s.daemon_seen_ms_ago, s.boot_id, coalesce(s.cell_id, p.cell_id) AS cell_id, s.worker_format, p.space_id, p.source_id
   FROM idgen.server_state() s CROSS JOIN idgen.space p;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';

@@ -34,12 +34,16 @@ fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
     let reading = clock::reading();
     shared.note_daemon(reading.boot);
+    let cell_id = match shared.cell_id() {
+        None => pinned_cell()?,
+        installed => installed,
+    };
     call.record([
         uuid_datum(shared.boot_id()),
         unsigned_datum(reading.boot.0),
         unsigned_datum(reading.wall.0),
         boolean_datum(in_recovery()),
-        shared.cell_id().and_then(uuid_datum),
+        cell_id.and_then(uuid_datum),
         text_datum(VERSION),
         integer_datum(CONTRACT_VERSION),
     ])
@@ -216,24 +220,31 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
 const CELL: &str = "SELECT p.cell_id FROM idgen.space p";
 const PIN_CELL: &str = "UPDATE idgen.space SET cell_id = $1 WHERE cell_id IS NULL";
 
-/// Shared memory forgets the cell with every restart, the database must not: its tables hold the cell's ids.
-fn pin_cell(cell_id: [u8; 16]) -> Result<(), Error> {
-    let Some(tables) = Tables::of_this_database() else {
-        return Ok(());
-    };
+/// Run `work` on the extension's tables; `None` where it is not created.
+fn on_tables<R>(work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, pgrx::spi::Error>) -> Result<Option<R>, Error> {
+    let Some(tables) = Tables::of_this_database() else { return Ok(None) };
     let _as_owner = AsOwner::begin(tables.owner);
-    let cell = |client: &mut SpiClient<'_>| client.update(CELL, Some(1), &[])?.first().get::<pgrx::Uuid>(1);
-    let pinned = Spi::connect_mut(|client| match cell(client)? {
-        Some(pinned) => Ok::<_, pgrx::spi::Error>(Some(pinned)),
+    Ok(Some(Spi::connect_mut(work)?))
+}
+
+/// The cell that this database has taken leases of. Shared memory forgets it with every restart; the database
+/// must not, because its tables hold the cell's ids.
+fn pinned_cell() -> Result<Option<[u8; 16]>, Error> {
+    let cell = on_tables(|client| client.select(CELL, Some(1), &[])?.first().get::<pgrx::Uuid>(1))?;
+    Ok(cell.flatten().map(|cell| *cell.as_bytes()))
+}
+
+/// Remember the cell, or refuse one that is not the remembered.
+fn pin_cell(cell_id: [u8; 16]) -> Result<(), Error> {
+    match pinned_cell()? {
+        Some(pinned) if pinned != cell_id => return Err(other_cell(pinned, cell_id)),
+        Some(_) => {}
         None => {
-            client.update(PIN_CELL, None, &[pgrx::Uuid::from_bytes(cell_id).into()])?;
-            cell(client)
+            let cell = pgrx::Uuid::from_bytes(cell_id);
+            on_tables(|client| client.update(PIN_CELL, None, &[cell.into()]).map(|_| ()))?;
         }
-    })?;
-    match pinned {
-        Some(pinned) if *pinned.as_bytes() != cell_id => Err(other_cell(*pinned.as_bytes(), cell_id)),
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {

@@ -127,3 +127,5 @@ SELECT idgen.grant_daemon('no such role');
 SELECT idgen.claim_server() AS mine, idgen.claim_server() AS still_mine;
 \c -
 DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server(); PERFORM pg_sleep(0.01); END LOOP; END $$;
+-- The database remembers its cell when shared memory has forgotten it (after a restart; e2e).
+SELECT cell_id FROM idgen.space;

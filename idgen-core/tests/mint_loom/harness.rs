@@ -358,7 +358,7 @@ fn session(two: &Two, preferred: u64) -> Vec<Position> {
         slow_clock: &slow_clock,
     };
     let mut session = Session::default();
-    let minted = (0..2).filter_map(|_| mint(two, &request, preferred, &mut session).ok());
+    let minted = (0..3).filter_map(|_| mint(two, &request, preferred, &mut session).ok());
     minted
         .map(|minted| (minted.run.tick, minted.identity, minted.run.seq))
         .collect()

@@ -10,9 +10,6 @@ use idgen_core::lease::{BootId, Cell, CellId, Claim, Epoch, Mark, Revision, Toke
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-/// Key of the advisory lock that keeps a second daemon away: "idgend" in ASCII.
-const LOCK_KEY: i64 = 0x6964_6765_6e64;
-
 /// Majors that the extension is built for.
 const MAJORS: std::ops::RangeInclusive<i32> = 15..=18;
 
@@ -72,19 +69,15 @@ impl Control {
         })?;
         let row = session
             .row(
-                "SELECT current_setting('server_version_num')::int4, current_database()::text, \
-                        pg_try_advisory_lock($1)",
-                &[&LOCK_KEY],
+                "SELECT current_setting('server_version_num')::int4",
+                &[],
             )
             .await
             .map_err(|error| Error::retry(format!("look at the server: {error}")))?;
         check_major(column(&row, 0)?)?;
-        if !column::<bool>(&row, 2)? {
-            let database: String = column(&row, 1)?;
-            return Err(Error::retry(format!(
-                "busy: another idgend serves this postgres server (advisory lock {LOCK_KEY} in database \
-                 \"{database}\" is taken)"
-            )));
+        let row = session.row("SELECT idgen.claim_server()", &[]).await.map_err(explain)?;
+        if !column::<bool>(&row, 0)? {
+            return Err(Error::retry("busy: another idgend serves this postgres server".to_owned()));
         }
         Ok(Self { session })
     }
