@@ -21,4 +21,6 @@ mod refusal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
+mod server;
+#[cfg(test)]
 mod store;
