@@ -221,8 +221,12 @@ const CELL: &str = "SELECT p.cell_id FROM idgen.space p";
 const PIN_CELL: &str = "UPDATE idgen.space SET cell_id = $1 WHERE cell_id IS NULL";
 
 /// Run `work` on the extension's tables; `None` where it is not created.
-fn on_tables<R>(work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, pgrx::spi::Error>) -> Result<Option<R>, Error> {
-    let Some(tables) = Tables::of_this_database() else { return Ok(None) };
+fn on_tables<R>(
+    work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, pgrx::spi::Error>,
+) -> Result<Option<R>, Error> {
+    let Some(tables) = Tables::of_this_database() else {
+        return Ok(None);
+    };
     let _as_owner = AsOwner::begin(tables.owner);
     Ok(Some(Spi::connect_mut(work)?))
 }

@@ -315,12 +315,14 @@ fn names_are_found_exactly() {
 fn unsound_layouts_are_recognised() {
     let unsound: [(&str, fn(&mut Format)); 12] = [
         ("sums to 63", |f| f.node_bits = 9),
-        ("sums to 65", |f| f.node_bits = 11),
+        ("sums to 65", |f| (f.node_bits, f.last_tick) = (11, (1 << 40) - 1)),
         ("42 ts", |f| (f.ts_bits, f.node_bits) = (42, 9)),
         ("13 seq", |f| (f.seq_bits, f.node_bits) = (13, 9)),
         ("no node", |f| (f.node_bits, f.region_bits) = (0, 10)),
         ("no seq", |f| (f.seq_bits, f.region_bits) = (0, 12)),
-        ("no ts", |f| (f.ts_bits, f.region_bits, f.last_tick) = (0, 41, 0)),
+        ("no ts", |f| {
+            (f.ts_bits, f.region_bits, f.last_tick, f.has_sign) = (0, 42, 0, false)
+        }),
         ("life past its bits", |f| f.last_tick = 1 << 41),
         ("negative ids", |f| {
             *f = Format {

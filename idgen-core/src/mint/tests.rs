@@ -149,8 +149,7 @@ fn ahead_of_the_clock_one_new_tick_per_real_millisecond() {
     let slot = Slot::new();
     slot.install(1, 10_000, 1_000).unwrap();
     let mut session = Session::default();
-    let all =
-        |boot, session: &mut Session| slot.reserve(&ask(9_999, 100, &at(boot)), 7, session, TICK_MAX);
+    let all = |boot, session: &mut Session| slot.reserve(&ask(9_999, 100, &at(boot)), 7, session, TICK_MAX);
     for _ in 0..3 {
         all(5, &mut session).unwrap();
     }

@@ -85,20 +85,20 @@ fn a_full_counter_moves_the_tick_by_one_and_starts_again() {
     assert_eq!((ms(&over), rand_a(&over), rand_b(&over) >> 44), (RFC_MS, 1, 5));
 }
 
-/// Twenty million ids from one reading: 40 s of minting without a clock, and still far within 1 ms.
+/// Three million ids from one reading: a tenth of a second of minting without a clock, and far within 1 ms.
 #[test]
 fn a_frozen_clock_is_not_left_behind_by_a_millisecond() {
     let mut generator = Generator::new();
     let now_ns = RFC_MS * NS_PER_MS;
     let mut last = [0; 16];
-    for i in 0..20_000_000_u64 {
+    for i in 0..3_000_000_u64 {
         let uuid = generator.next(now_ns, i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         assert!(uuid > last);
         last = uuid;
     }
     assert_eq!(ms(&last), RFC_MS);
     assert!(
-        rand_a(&last) < 20_000_000 / 131_072 + 1,
+        rand_a(&last) < 3_000_000 / 131_072 + 1,
         "one tick per 131,072 ids at the most"
     );
 }

@@ -68,16 +68,18 @@ impl Control {
             ))
         })?;
         let row = session
-            .row(
-                "SELECT current_setting('server_version_num')::int4",
-                &[],
-            )
+            .row("SELECT current_setting('server_version_num')::int4", &[])
             .await
             .map_err(|error| Error::retry(format!("look at the server: {error}")))?;
         check_major(column(&row, 0)?)?;
-        let row = session.row("SELECT idgen.claim_server()", &[]).await.map_err(explain)?;
+        let row = session
+            .row("SELECT idgen.claim_server()", &[])
+            .await
+            .map_err(explain)?;
         if !column::<bool>(&row, 0)? {
-            return Err(Error::retry("busy: another idgend serves this postgres server".to_owned()));
+            return Err(Error::retry(
+                "busy: another idgend serves this postgres server".to_owned(),
+            ));
         }
         Ok(Self { session })
     }

@@ -13,12 +13,20 @@ fn a_second_daemon_waits_whatever_database_it_connects_to() {
     server.install_extension("other");
     let first = Daemon::start(&server);
 
-    let mut options = DaemonOptions::new(&server).name("second").store(Store::on(&server));
+    let mut options = DaemonOptions::new(&server)
+        .name("second")
+        .store(Store::on(&server));
     options.postgres_url = server.daemon_url_to("other");
     let mut second = options.launch();
-    eventually_true(PATIENCE, "the second daemon says busy", || second.log().contains("busy"));
+    eventually_true(PATIENCE, "the second daemon says busy", || {
+        second.log().contains("busy")
+    });
     let open = "SELECT count(*) FROM idgen.slots WHERE state = 'open'";
-    assert_eq!(sql::value::<i64>(&mut server.connect(), open), 2, "the first one's leases stand");
+    assert_eq!(
+        sql::value::<i64>(&mut server.connect(), open),
+        2,
+        "the first one's leases stand"
+    );
 
     first.terminate();
     second.wait_ready();
@@ -29,7 +37,10 @@ fn a_second_daemon_waits_whatever_database_it_connects_to() {
 fn after_a_restart_the_database_still_refuses_another_cell() {
     let mut server = Server::start();
     let etcd = Etcd::start();
-    DaemonOptions::new(&server).store(Store::etcd(&etcd)).start().terminate();
+    DaemonOptions::new(&server)
+        .store(Store::etcd(&etcd))
+        .start()
+        .terminate();
     server.restart();
 
     let mut wrong = DaemonOptions::new(&server).launch();
@@ -57,28 +68,58 @@ fn a_standby_refuses_snowflakes_and_segments_at_once_and_makes_uuids() {
     let mut daemon = DaemonOptions::new(&server).launch();
     let mut client = server.connect();
     let seen = "SELECT daemon_seen_ms_ago IS NOT NULL FROM idgen.health";
-    eventually_true(PATIENCE, "the daemon has looked at the standby", || sql::value(&mut client, seen));
+    eventually_true(PATIENCE, "the daemon has looked at the standby", || {
+        sql::value(&mut client, seen)
+    });
     // A daemon was seen, but no lease will come: waiting for one would be in vain.
     sql::run(&mut client, "SET idgen.lease_wait_ms = '60s'");
-    for call in ["SELECT idgen_snowflake()", "SELECT idgen_segment('t')", "SELECT idgen_create_segment('u')"] {
+    for call in [
+        "SELECT idgen_snowflake()",
+        "SELECT idgen_segment('t')",
+        "SELECT idgen_create_segment('u')",
+    ] {
         sql::refusal(&mut client, call, "IG012");
     }
     let version: i32 = sql::value(&mut client, "SELECT (idgen_parse(idgen_uuidv7())).version");
     assert_eq!(version, 7);
-    assert_eq!(sql::value::<String>(&mut client, "SELECT state FROM idgen.health"), "in recovery");
-    assert!(daemon.exited().is_none(), "the daemon waits for a promotion: {}", daemon.log());
+    assert_eq!(
+        sql::value::<String>(&mut client, "SELECT state FROM idgen.health"),
+        "in recovery"
+    );
+    assert!(
+        daemon.exited().is_none(),
+        "the daemon waits for a promotion: {}",
+        daemon.log()
+    );
 }
 
 #[test]
 fn more_tags_than_places_in_shared_memory_is_an_error_of_its_own() {
-    let server =
-        Server::with(ServerOptions { settings: vec!["idgen.max_segments = 16".into()], ..Default::default() });
+    let server = Server::with(ServerOptions {
+        settings: vec!["idgen.max_segments = 16".into()],
+        ..Default::default()
+    });
     let mut client = server.connect();
-    sql::run(&mut client, "SELECT count(idgen_create_segment('tag ' || n)) FROM generate_series(1, 17) n");
+    sql::run(
+        &mut client,
+        "SELECT count(idgen_create_segment('tag ' || n)) FROM generate_series(1, 17) n",
+    );
     for n in 1..=16 {
-        assert_eq!(sql::value::<i64>(&mut client, &format!("SELECT idgen_segment('tag {n}')")), 1);
+        assert_eq!(
+            sql::value::<i64>(&mut client, &format!("SELECT idgen_segment('tag {n}')")),
+            1
+        );
     }
     let refused = sql::refusal(&mut client, "SELECT idgen_segment('tag 17')", "IG017");
-    assert!(refused.hint().is_some_and(|hint| hint.contains("idgen.max_segments")), "{refused:?}");
-    assert_eq!(sql::value::<i64>(&mut client, "SELECT idgen_segment('tag 1')"), 2, "the others go on");
+    assert!(
+        refused
+            .hint()
+            .is_some_and(|hint| hint.contains("idgen.max_segments")),
+        "{refused:?}"
+    );
+    assert_eq!(
+        sql::value::<i64>(&mut client, "SELECT idgen_segment('tag 1')"),
+        2,
+        "the others go on"
+    );
 }
