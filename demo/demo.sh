@@ -26,7 +26,8 @@ in_demo() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$SCRATCH" -p 5432 -U pos
 cleanup() {
     local status=$?
     trap - EXIT INT TERM
-    if [ "$status" -ne 0 ] && [ -n "$SCRATCH" ]; then show_logs; fi
+    # Whoever interrupts knows why.
+    case $status in 0 | 130) ;; *) if [ -n "$SCRATCH" ]; then show_logs; fi ;; esac
     if [ -n "$IDGEND_PID" ]; then stop_process "$IDGEND_PID" 10 || true; fi
     if [ -n "$SCRATCH" ]; then cluster_stop "$SCRATCH" immediate || true; fi
     if [ -n "$ETCD_PID" ]; then stop_process "$ETCD_PID" 10 || true; fi

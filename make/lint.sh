@@ -33,12 +33,14 @@ shell_syntax() {
     return "$bad"
 }
 
+# Tests do not count: neither those at the end of a file nor files of tests.
 file_sizes() {
     local file lines bad=0
     while read -r file; do
+        case $file in */tests.rs | */tests/*) continue ;; esac
         [ -f "$file" ] || continue
-        lines=$(wc -l <"$file")
-        [ "$lines" -le 600 ] || { note "$file has $lines lines, 600 is the limit"; bad=1; }
+        lines=$(awk '/^#\[cfg\(test\)\]/ { exit } { n++ } END { print n + 0 }' "$file")
+        [ "$lines" -le 600 ] || { note "$file has $lines lines without tests, 600 is the limit"; bad=1; }
     done < <(tracked '*.rs' '*.sh' '*.sql')
     return "$bad"
 }

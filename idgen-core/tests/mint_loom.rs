@@ -6,8 +6,8 @@
 //! A scenario is a few minters, each with its clock readings, beside one or two installers. After every
 //! execution the ids are held against the leases: no id twice; every id inside the window of its
 //! generation; nothing minted after a fence or an install had closed its generation, or above the high
-//! water that the fence gave; nothing after the deadline except inside a millisecond opened before it; every minter's ids
-//! rising.
+//! water that the fence gave; nothing after the deadline except inside a millisecond opened before it;
+//! every minter's ids rising; and the lease that was installed last is open, unless it was fenced.
 //!
 //! A checker that never objects proves nothing: `Copy` is the same layout with one rule switched off at a
 //! time, and each of those must be caught. Unbroken, the copy holds, with four generations as well, where
@@ -78,6 +78,8 @@ const EXTEND_LATE: Installers = &[
     &[Op::FenceFirst, Op::Install(L2_SHORT)],
 ];
 const FENCE_EXTEND: Installers = &[&[Op::FenceFirst, Op::Extend(2, 15, 500)]];
+/// The window before was wider than the one that follows.
+const NARROWER: Installers = &[&[Op::Extend(1, 30, 150), Op::FenceFirst, Op::Install(L2)]];
 const RACE: Installers = &[&[Op::Install(L2)], &[Op::Install(L3)]];
 const RACE_SHORT: Installers = &[&[Op::Install(L2)], &[Op::Install(L3_SHORT)]];
 const WRAP: Installers = &[&[Op::Install(L2), Op::Install(L3), Op::Install(L4), Op::Install(L5)]];
@@ -114,6 +116,11 @@ fn a_lower_window_is_refused() {
 #[test]
 fn extend_then_fence() {
     holds(Real::new, &[A, B], EXTEND_FENCE);
+}
+
+#[test]
+fn a_narrower_window_counts_at_once() {
+    holds(Real::new, &[&[(12, 50), (20, 50)]], NARROWER);
 }
 
 /// pd#4884: a late update of an older term.
@@ -237,4 +244,15 @@ fn a_mint_that_stores_instead_of_swapping_is_caught() {
         })
     };
     caught(broken, &[AT_11, AT_11], NOBODY, "twice");
+}
+
+#[test]
+fn a_late_installer_that_takes_the_tag_back_is_caught() {
+    let broken = || {
+        Copy::new(Rules {
+            newer_tag_stays: false,
+            ..SOUND
+        })
+    };
+    caught(broken, &[], RACE, "the latest lease is not open");
 }

@@ -564,6 +564,27 @@ fn generations_wrap_without_a_repeat() {
     }
 }
 
+/// A mint that slept through 2,048 generations must not find its word again, even if no id was given out
+/// meanwhile.
+#[test]
+fn no_word_comes_back_when_leases_come_and_go_unused() {
+    let slot = Slot::new();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..2_500 {
+        // The lowest floor that is let in: what a store grants after a release without an id.
+        let floor = slot.view().tick + 1;
+        let generation = slot.install(floor, floor + 9, TICK_MAX).unwrap();
+        let installed = slot.view();
+        assert!(
+            seen.insert((installed.generation, installed.tick)),
+            "{installed:?}"
+        );
+        slot.fence(generation).unwrap();
+        let fenced = slot.view();
+        assert!(seen.insert((fenced.generation, fenced.tick)), "{fenced:?}");
+    }
+}
+
 /// twitter and a dozen others: one generator per connection. Here 8 threads of 4 sessions share two slots
 /// while leases come and go, on a clock that they push along themselves.
 #[test]

@@ -36,6 +36,16 @@ const LONGER: Scenario = Scenario {
     refills: &[&[2]],
     ..Scenario::NONE
 };
+/// A taker sleeps until a shorter range lies where its own was.
+const SHORTER: Scenario = Scenario {
+    takes: &[1],
+    enough: true,
+    before: &[2, 5],
+    taken_before: 1,
+    main_takes: 1,
+    refills: &[&[1]],
+    ..Scenario::NONE
+};
 /// Two takers cross the half of a range and go on.
 const HALF: Scenario = Scenario {
     takes: &[2, 1],
@@ -100,6 +110,11 @@ fn takes_of_several_stop_at_the_end_of_a_range() {
 }
 
 #[test]
+fn nobody_goes_away_empty_while_values_are_there() {
+    holds(real, SHORTER);
+}
+
+#[test]
 fn the_half_asks_for_one_refill() {
     holds(real, HALF);
     holds(real, HALF_MET);
@@ -131,7 +146,14 @@ fn a_taker_never_gets_values_of_the_next_owner() {
 #[test]
 fn the_copy_holds_while_no_rule_is_broken() {
     let sound = || Copy::new(Rules::SOUND);
-    for scenario in [TURNOVER, HALF_MET, DISCARD_AT_END, LATE_REFILL, HANDED_ON] {
+    for scenario in [
+        TURNOVER,
+        SHORTER,
+        HALF_MET,
+        DISCARD_AT_END,
+        LATE_REFILL,
+        HANDED_ON,
+    ] {
         holds(sound, scenario);
     }
 }
@@ -211,4 +233,15 @@ fn a_taker_that_asks_for_every_refill_past_the_half_is_caught() {
         })
     };
     caught(broken, HALF, "asked twice");
+}
+
+#[test]
+fn a_taker_that_refuses_without_a_second_look_is_caught() {
+    let broken = || {
+        Copy::new(Rules {
+            empty_looked_at_twice: false,
+            ..Rules::SOUND
+        })
+    };
+    caught(broken, SHORTER, "empty while");
 }

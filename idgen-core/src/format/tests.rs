@@ -333,7 +333,7 @@ fn unsound_layouts_are_recognised() {
         ("a short life", |f| f.last_tick = LIFE_MS_MIN - 2),
         ("an epoch past all time", |f| f.epoch = UnixMs(u64::MAX - 1)),
         ("widths that overflow", |f| {
-            (f.ts_bits, f.region_bits) = (u32::MAX, u32::MAX)
+            (f.region_bits, f.version_bits) = (u32::MAX, 1)
         }),
     ];
     for (why, change) in unsound {

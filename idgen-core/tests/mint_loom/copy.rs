@@ -21,6 +21,8 @@ pub struct Rules {
     pub word_first: bool,
     /// A new tick needs the tags of the word's generation.
     pub tags_checked: bool,
+    /// An installer that comes late leaves a newer tag alone.
+    pub newer_tag_stays: bool,
     /// A mint claims its id by compare-and-swap.
     pub mint_swaps: bool,
 }
@@ -33,6 +35,7 @@ impl Rules {
         extend_requires_tag: true,
         word_first: true,
         tags_checked: true,
+        newer_tag_stays: true,
         mint_swaps: true,
     };
 }
@@ -77,7 +80,7 @@ impl Copy {
                 return true;
             }
             let newer = tag != generation && (tag.wrapping_sub(generation) & mask) <= mask / 2;
-            if tag != generation && (!create || newer) {
+            if tag != generation && (!create || newer && self.rules.newer_tag_stays) {
                 return false;
             }
             if Self::swap(tagged, current, pack(generation, value, 0)) {

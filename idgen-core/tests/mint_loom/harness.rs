@@ -192,6 +192,17 @@ fn minter<L: Layout>(layout: &L, walls: Walls, first_closed: &PlainBool, wraps: 
     ids
 }
 
+impl Record {
+    /// Whoever was late: what was installed last is open when all have returned.
+    fn check_open<L: Layout>(&self, layout: &L) {
+        let latest = self.leases.iter().max_by_key(|(generation, _)| *generation);
+        let Some((generation, lease)) = latest else { return };
+        let id = layout.mint(&mut L::Session::default(), lease.ceiling, lease.dead - 1);
+        let of_latest = id.is_some_and(|id| (id.tick, id.generation) == (lease.ceiling, *generation));
+        assert!(of_latest, "the latest lease is not open: {lease:?} {id:?}");
+    }
+}
+
 fn installer<L: Layout>(layout: &L, ops: &[Op], first_closed: &PlainBool) -> Record {
     let mut record = Record::default();
     let mut mine = None;
@@ -269,6 +280,14 @@ fn execution<L: Layout>(layout: L, minters: &'static [Walls], installers: Instal
         .flat_map(|minter| minter.join().unwrap())
         .collect();
     all.check(&mut ids);
+    let fenced = installers
+        .iter()
+        .copied()
+        .flatten()
+        .any(|op| matches!(op, Op::FenceFirst | Op::FenceMine));
+    if !fenced && !wraps {
+        all.check_open(&*layout);
+    }
     ids.len()
 }
 

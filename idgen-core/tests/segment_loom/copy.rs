@@ -24,6 +24,8 @@ pub struct Rules {
     pub incarnation_after_word: bool,
     /// Only the take that crosses the half of a range asks for a refill.
     pub asked_once: bool,
+    /// A taker that found nothing looks whether its word still stands.
+    pub empty_looked_at_twice: bool,
 }
 
 impl Rules {
@@ -35,6 +37,7 @@ impl Rules {
         discard_word_first: true,
         incarnation_after_word: true,
         asked_once: true,
+        empty_looked_at_twice: true,
     };
 }
 
@@ -94,7 +97,8 @@ impl Copy {
                 self.swap(word, (generation + 1) << 24);
                 return None;
             }
-            return (self.word.load(Ordering::Acquire) == word).then_some(Take::Empty { refill: true });
+            let stands = !self.rules.empty_looked_at_twice || self.word.load(Ordering::Acquire) == word;
+            return stands.then_some(Take::Empty { refill: true });
         }
         let count = n.min(len - used);
         if !self.swap(word, word + count) {

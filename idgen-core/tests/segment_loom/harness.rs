@@ -61,10 +61,14 @@ pub struct Scenario {
     pub n: u64,
     /// Takers remember the first incarnation and want no values of another.
     pub remembers: bool,
+    /// There are more values than takes from the start: no take finds the buffer empty.
+    pub enough: bool,
     /// Lengths of the ranges published before anybody starts.
     pub before: &'static [u64],
     /// How many values the main thread takes of them.
     pub taken_before: usize,
+    /// How often the main thread takes beside the takers, before it refills or discards.
+    pub main_takes: usize,
     /// One refill per entry, which publishes ranges of these lengths.
     pub refills: &'static [&'static [u64]],
     /// How often the main thread discards.
@@ -78,8 +82,10 @@ impl Scenario {
         takes: &[],
         n: 1,
         remembers: false,
+        enough: false,
         before: &[],
         taken_before: 0,
+        main_takes: 0,
         refills: &[],
         discards: 0,
         refills_after: &[],
@@ -147,6 +153,9 @@ impl<B: Ranges> World<B> {
                 true => self.buffer.take_of(0, scenario.n),
                 false => Some(self.buffer.take(scenario.n)),
             };
+            if let Some(Take::Empty { .. }) = take {
+                assert!(!scenario.enough, "empty while values are there");
+            }
             let Some(Take::Ids { first, count, refill }) = take else {
                 continue;
             };
@@ -198,6 +207,9 @@ fn execution<B: Ranges>(buffer: B, scenario: Scenario) -> usize {
         })
     });
     let refills: Vec<_> = refills.collect();
+    let (values, refills_of_main) = world.taker(scenario.main_takes, scenario);
+    taken.extend(values);
+    refills_asked += refills_of_main;
     if alone {
         published.extend(
             scenario

@@ -12,6 +12,9 @@ use crate::kit::{
 };
 
 const SHORT_TTL_MS: u64 = 4_000;
+/// The most that every store allows. Four daemons want half of an epoch's pool of 512 then, so that their
+/// first choices are bound to collide.
+const WORKERS_MAX: u32 = 63;
 
 fn servers(count: usize) -> Vec<Server> {
     let own = ServerOptions {
@@ -99,13 +102,13 @@ fn two_servers_on_one_etcd_never_hold_one_identity() {
 
 #[test]
 fn four_daemons_started_at_once_on_one_postgres_store() {
-    daemons_at_once(|servers| Store::on(&servers[0]), 4, 4);
+    daemons_at_once(|servers| Store::on(&servers[0]), 4, WORKERS_MAX);
 }
 
 #[test]
 fn four_daemons_started_at_once_on_one_etcd() {
     let etcd = Etcd::start();
-    daemons_at_once(|_| Store::etcd(&etcd), 4, 4);
+    daemons_at_once(|_| Store::etcd(&etcd), 4, WORKERS_MAX);
 }
 
 /// One identity is left in the whole pool. Its holder's daemon freezes, so it changes hands.
