@@ -15,6 +15,8 @@ use crate::clock::UnixMs;
 /// 2020-01-01T00:00:00Z, the epoch of the compiled-in formats.
 pub const EPOCH_2020: UnixMs = UnixMs(1_577_836_800_000);
 
+const US_PER_MS: i64 = 1_000;
+
 /// Most timestamp bits of any format: what the mint word holds beside its generation and sequence.
 pub const TS_BITS_MAX: u32 = 41;
 /// Most sequence bits of any format: what the mint word holds.
@@ -326,6 +328,43 @@ impl Format {
     #[must_use]
     pub const fn unix_ms(&self, tick: u64) -> UnixMs {
         self.epoch.saturating_add(tick)
+    }
+
+    /// The smallest id whose time is at or after `at_us` (Unix µs): a lower bound for range scans and
+    /// partitions, so that `id >= lowest_id_at(t)` holds exactly where `time(id) >= t` does.
+    ///
+    /// Clamped: before the epoch it is 0, after the end the largest bigint, above which there is nothing.
+    #[must_use]
+    pub const fn lowest_id_at(&self, at_us: i64) -> i64 {
+        // Up, because an id of a started millisecond carries its beginning.
+        let ms = at_us.div_euclid(US_PER_MS) + (at_us.rem_euclid(US_PER_MS) > 0) as i64;
+        if ms <= self.epoch.0 as i64 {
+            return 0;
+        }
+        let tick = ms as u64 - self.epoch.0;
+        if tick > self.last_tick {
+            return i64::MAX;
+        }
+        (tick << self.ts_shift()) as i64
+    }
+
+    /// The largest id whose time is at or before `at_us` (Unix µs): `id <= highest_id_at(t)` holds exactly
+    /// where `time(id) <= t` does.
+    ///
+    /// Clamped: before the epoch it is -1, below every id, after the end the last id.
+    #[must_use]
+    pub const fn highest_id_at(&self, at_us: i64) -> i64 {
+        let ms = at_us.div_euclid(US_PER_MS);
+        if ms < self.epoch.0 as i64 {
+            return -1;
+        }
+        let tick = ms as u64 - self.epoch.0;
+        let tick = if tick > self.last_tick {
+            self.last_tick
+        } else {
+            tick
+        };
+        (tick << self.ts_shift() | mask(self.ts_shift())) as i64
     }
 
     /// The id of these parts; never negative.

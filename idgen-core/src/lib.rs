@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod base32;
 pub mod clock;
 pub mod contract;
 pub mod format;

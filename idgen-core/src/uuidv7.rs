@@ -35,6 +35,7 @@ const RANDOM_MASK: u64 = (1 << RANDOM_BITS) - 1;
 
 const RAND_B_BITS: u32 = 62;
 const _: () = assert!(COUNTER_BITS + RANDOM_BITS == RAND_B_BITS);
+const RAND_B_MAX: u64 = (1 << RAND_B_BITS) - 1;
 
 const VERSION: u64 = 7;
 /// The two bits `10` of RFC 9562, 4.1.
@@ -104,6 +105,52 @@ pub const fn timestamp_ms(uuid: &[u8; 16]) -> Option<u64> {
         return None;
     }
     Some(high >> 16)
+}
+
+/// Largest `unix_ts_ms`.
+const MS_MAX: u64 = (1 << 48) - 1;
+const US_PER_MS: u64 = 1_000;
+
+/// A version 7 UUID of a moment in the past (or the future): for history that gets its ids late.
+///
+/// `at_us` is Unix µs; `rand_a` is its fraction of the ms. Two of one microsecond differ by their 62 random
+/// bits only, in no order. `None`: before 1970 or past 48 bits of ms (the year 10889).
+#[must_use]
+pub const fn at(at_us: i64, random: u64) -> Option<[u8; 16]> {
+    if at_us < 0 {
+        return None;
+    }
+    let (ms, us) = (at_us as u64 / US_PER_MS, at_us as u64 % US_PER_MS);
+    if ms > MS_MAX {
+        return None;
+    }
+    let fraction = (us << FRACTION_BITS) / US_PER_MS;
+    Some(compose(ms << FRACTION_BITS | fraction, random & RAND_B_MAX))
+}
+
+/// The smallest version 7 UUID whose time (in ms, as [`timestamp_ms`] reads it) is at or after `at_us` (Unix
+/// µs), whoever made it. Clamped to the first and the last millisecond of the format.
+#[must_use]
+pub const fn lowest_at(at_us: i64) -> [u8; 16] {
+    // Up, because an id of a started millisecond carries its beginning.
+    let us_per_ms = US_PER_MS as i64;
+    let ms = at_us.div_euclid(us_per_ms) + (at_us.rem_euclid(us_per_ms) > 0) as i64;
+    if ms > MS_MAX as i64 {
+        return compose(MS_MAX << FRACTION_BITS | FRACTION_MASK, RAND_B_MAX);
+    }
+    compose((if ms < 0 { 0 } else { ms as u64 }) << FRACTION_BITS, 0)
+}
+
+/// The largest version 7 UUID whose time is at or before `at_us` (Unix µs). Clamped as [`lowest_at`]; before
+/// 1970 it is the smallest one.
+#[must_use]
+pub const fn highest_at(at_us: i64) -> [u8; 16] {
+    let ms = at_us.div_euclid(US_PER_MS as i64);
+    if ms < 0 {
+        return compose(0, 0);
+    }
+    let ms = if ms > MS_MAX as i64 { MS_MAX } else { ms as u64 };
+    compose(ms << FRACTION_BITS | FRACTION_MASK, RAND_B_MAX)
 }
 
 /// Bytes in a [`RandomPool`]: 64 ids per call of the server's strong source, whose cost (a system call)

@@ -86,6 +86,13 @@ impl Call {
         self.arg(index).map(|datum| datum.value() as i32)
     }
 
+    /// Argument of SQL type interval.
+    pub fn interval(self, index: usize) -> Option<pg_sys::Interval> {
+        // SAFETY: a non-null interval datum points to an Interval.
+        self.arg(index)
+            .map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() })
+    }
+
     /// Argument of SQL type uuid.
     pub fn uuid(self, index: usize) -> Option<[u8; 16]> {
         // SAFETY: a non-null uuid datum points to 16 bytes.
@@ -162,6 +169,42 @@ impl Call {
             let descriptor = pg_sys::BlessTupleDesc(descriptor);
             let tuple = pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
             Ok(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+        }
+    }
+
+    /// The next row of a set that is made row by row. `first` makes the state at the first call, `next` a row
+    /// from it, until `None`. The state is plain data: it ends with Postgres' memory, not by a destructor.
+    pub fn stream<S: Copy>(
+        self,
+        first: impl FnOnce() -> Result<S, Error>,
+        next: impl FnOnce(&mut S) -> Result<Option<pg_sys::Datum>, Error>,
+    ) -> Result<pg_sys::Datum, Error> {
+        // SAFETY: the frame is valid. fn_extra of a set-returning function is null at the first call and what
+        // init_MultiFuncCall made of it later, which ends with end_MultiFuncCall; it checks that the caller
+        // takes a set, so resultinfo is one. user_fctx is our S, in memory that lives as long.
+        unsafe {
+            let function = (*self.fcinfo).flinfo;
+            if (*function).fn_extra.is_null() {
+                let state = first()?;
+                let context = pg_sys::init_MultiFuncCall(self.fcinfo);
+                let room = pg_sys::MemoryContextAlloc((*context).multi_call_memory_ctx, size_of::<S>());
+                room.cast::<S>().write(state);
+                (*context).user_fctx = room;
+            }
+            let context = (*function).fn_extra.cast::<pg_sys::FuncCallContext>();
+            let info = (*self.fcinfo).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+            match next(&mut *(*context).user_fctx.cast::<S>())? {
+                Some(row) => {
+                    (*context).call_cntr += 1;
+                    (*info).isDone = pg_sys::ExprDoneCond::ExprMultipleResult;
+                    Ok(row)
+                }
+                None => {
+                    pg_sys::end_MultiFuncCall(self.fcinfo, context);
+                    (*info).isDone = pg_sys::ExprDoneCond::ExprEndResult;
+                    Ok(self.null())
+                }
+            }
         }
     }
 

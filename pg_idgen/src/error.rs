@@ -57,6 +57,10 @@ pub enum Error {
     ContractVersion { offered: i32 },
     /// 22023
     InvalidParameter { message: String, hint: &'static str },
+    /// 22P02
+    InvalidText { message: String, detail: String },
+    /// 22008
+    TimeOutOfRange { what: &'static str },
     /// 22004
     NullArgument { name: &'static str },
     /// 53200
@@ -156,6 +160,10 @@ impl Error {
             | Self::TagExists { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
+            Self::InvalidText { message, detail } => report("22P02", message, detail, ""),
+            Self::TimeOutOfRange { what } => {
+                report("22008", format!("timestamp out of range for {what}"), "", "")
+            }
             Self::NullArgument { name } => report("22004", format!("{name} must not be null"), "", ""),
             Self::OutOfMemory => report("53200", "out of memory", "", ""),
             Self::Internal { message } => report("XX000", message, "", "Please report this."),

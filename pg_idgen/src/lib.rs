@@ -4,7 +4,7 @@
 //! surface is written by hand in `sql/`; every function there is a V1 entry made by [`call::v1_function`].
 //!
 //! ```text
-//! snowflake, uuid7, segment, parse, control     SQL functions
+//! snowflake, uuid7, batch, segment, parse, boundary, codec, control     SQL functions
 //!        |               |
 //!      shmem            call, error, owner, guc, clock      rooms they share
 //!        |
@@ -17,8 +17,11 @@
 
 use pgrx::prelude::*;
 
+mod batch;
+mod boundary;
 mod call;
 mod clock;
+mod codec;
 mod control;
 mod error;
 mod guc;

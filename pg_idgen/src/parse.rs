@@ -25,7 +25,7 @@ fn parts(call: Call) -> Result<Option<Parts>, Error> {
     Ok(named_format(call.text(1)?.ok_or(Error::NullArgument { name: "format" })?)?.parse(id))
 }
 
-fn named_format(name: &str) -> Result<&'static Format, Error> {
+pub fn named_format(name: &str) -> Result<&'static Format, Error> {
     format::by_name(name).ok_or_else(|| Error::InvalidParameter {
         message: format!("id format \"{}\" is not known", clip(name)),
         hint: "Known formats: classic, regional, sharded.",

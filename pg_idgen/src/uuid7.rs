@@ -1,5 +1,6 @@
 //! `idgen_uuidv7()`: state of one process, random bits drawn from the server's strong source in batches.
 
+use crate::boundary::unix_us;
 use crate::call::{Call, uuid_result, v1_function};
 use crate::clock;
 use crate::error::Error;
@@ -20,19 +21,44 @@ thread_local! {
 }
 
 v1_function!(idgen_uuidv7, uuidv7);
+v1_function!(idgen_uuidv7_at, uuidv7_at);
 
 #[inline(always)]
 fn uuidv7(_call: Call) -> Result<pg_sys::Datum, Error> {
-    let uuid = STATE.with_borrow_mut(|state| {
-        // SAFETY: a plain variable of this process.
-        let pid = unsafe { pg_sys::MyProcPid };
-        let random = match state.pool.take() {
-            Some(random) if state.pid == pid => random,
-            _ => draw(state, pid)?,
-        };
-        Ok::<_, Error>(state.generator.next(clock::wall_ns(), random))
-    })?;
-    uuid_result(uuid)
+    uuid_result(next()?)
+}
+
+/// The next UUID of this process.
+///
+/// # Errors
+/// XX000 when the strong random source fails.
+#[inline(always)]
+pub fn next() -> Result<[u8; 16], Error> {
+    STATE.with_borrow_mut(|state| {
+        let random = random(state)?;
+        Ok(state.generator.next(clock::wall_ns(), random))
+    })
+}
+
+/// Backfill: the time is the caller's, the order is nobody's.
+fn uuidv7_at(call: Call) -> Result<pg_sys::Datum, Error> {
+    let at_us = unix_us(call, 0)?;
+    let random = STATE.with_borrow_mut(random)?;
+    uuid_result(
+        idgen_core::uuidv7::at(at_us, random).ok_or(Error::TimeOutOfRange {
+            what: "a UUID version 7",
+        })?,
+    )
+}
+
+#[inline(always)]
+fn random(state: &mut State) -> Result<u64, Error> {
+    // SAFETY: a plain variable of this process.
+    let pid = unsafe { pg_sys::MyProcPid };
+    match state.pool.take() {
+        Some(random) if state.pid == pid => Ok(random),
+        _ => draw(state, pid),
+    }
 }
 
 #[cold]

@@ -422,3 +422,49 @@ proptest! {
         }
     }
 }
+
+/// The bounds and what they bound: a bound is right where it splits ids exactly as their times do.
+#[test]
+fn boundary_ids_split_as_the_times_do() {
+    for format in ALL {
+        let time_us = |id| format.parse(id).unwrap().unix_ms.0 as i64 * 1_000;
+        let epoch_us = format.epoch.0 as i64 * 1_000;
+        for at_us in [
+            epoch_us + 1,
+            epoch_us + 999,
+            epoch_us + 1_000,
+            epoch_us + 86_400_000_000 + 1,
+        ] {
+            let (lowest, highest) = (format.lowest_id_at(at_us), format.highest_id_at(at_us));
+            assert!(
+                time_us(lowest) >= at_us && time_us(lowest - 1) < at_us,
+                "{} {at_us}",
+                format.name
+            );
+            assert!(
+                time_us(highest) <= at_us && time_us(highest + 1) > at_us,
+                "{} {at_us}",
+                format.name
+            );
+        }
+    }
+}
+
+#[test]
+fn boundary_ids_are_clamped_to_the_life_of_the_format() {
+    for format in ALL {
+        for before in [i64::MIN, -1, 0, format.epoch.0 as i64 * 1_000 - 1] {
+            assert_eq!(
+                (format.lowest_id_at(before), format.highest_id_at(before)),
+                (0, -1),
+                "{before}"
+            );
+        }
+        assert_eq!(format.lowest_id_at(format.epoch.0 as i64 * 1_000), 0);
+        let last_id = format.last_tick << format.ts_shift() | mask(format.ts_shift());
+        for after in [i64::MAX, (format.last_ms().0 as i64 + 1) * 1_000] {
+            assert_eq!(format.lowest_id_at(after), i64::MAX);
+            assert_eq!(format.highest_id_at(after), last_id as i64);
+        }
+    }
+}

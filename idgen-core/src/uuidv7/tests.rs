@@ -258,3 +258,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn boundary_uuids_split_as_the_times_do() {
+    for at_us in [0, 1, 999, 1_000, 1_645_557_742_000_001] {
+        let (lowest, highest) = (lowest_at(at_us), highest_at(at_us));
+        let time_us = |uuid| timestamp_ms(uuid).unwrap() as i64 * 1_000;
+        assert!(
+            time_us(&lowest) >= at_us && time_us(&lowest) < at_us + 1_000,
+            "{at_us}"
+        );
+        assert!(
+            time_us(&highest) <= at_us && time_us(&highest) > at_us - 1_000,
+            "{at_us}"
+        );
+        assert!(lowest[6..] == [0x70, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(highest[6..] == [0x7f, 0xff, 0xbf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    }
+    assert_eq!(lowest_at(i64::MIN), lowest_at(0));
+    assert_eq!(highest_at(i64::MIN), lowest_at(0));
+    assert_eq!(timestamp_ms(&highest_at(i64::MAX)), Some((1 << 48) - 1));
+    assert_eq!(lowest_at(i64::MAX), highest_at(i64::MAX));
+}
+
+#[test]
+fn a_uuid_of_the_past_carries_its_time_and_the_random_bits() {
+    let uuid = at(1_645_557_742_123_500, u64::MAX).unwrap();
+    assert_eq!(timestamp_ms(&uuid), Some(1_645_557_742_123));
+    assert_eq!(rand_a(&uuid), 2_048);
+    assert_eq!(rand_b(&uuid), (1 << 62) - 1);
+    assert!(lowest_at(1_645_557_742_123_000) < uuid && uuid <= highest_at(1_645_557_742_123_000));
+    assert_eq!(at(-1, 0), None);
+    assert_eq!(at(i64::MAX, 0).is_none(), i64::MAX as u64 / 1_000 > (1 << 48) - 1);
+}
