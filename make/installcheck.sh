@@ -56,7 +56,7 @@ main() {
     trap cleanup EXIT
     SCRATCH=$(scratch_dir installcheck)
     say "throwaway cluster with PostgreSQL $PG_MAJOR"
-    cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'"
+    cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'" 'max_prepared_transactions = 4'
     cluster_start "$SCRATCH" || die "the server did not start"
     run_tool "$PGXS_TEST/regress/pg_regress" "${tests[@]}" || failed=1
     run_tool "$PGXS_TEST/isolation/pg_isolation_regress" "${specs[@]}" || failed=1

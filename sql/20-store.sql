@@ -27,8 +27,8 @@ COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the
 COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until the epoch is advanced, and this says why.';
 COMMENT ON COLUMN idgen.cell.region IS 'Region of the cell for formats that carry one; claimed once.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
-COMMENT ON COLUMN idgen.cell.timeline IS '… timeline,';
-COMMENT ON COLUMN idgen.cell.database_oid IS '… and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';
+COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
+COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';
 COMMENT ON COLUMN idgen.cell.created_at IS 'When the cell was made.';
 
 CREATE TABLE idgen.lease (
@@ -61,7 +61,7 @@ COMMENT ON COLUMN idgen.lease.revision IS 'Store revision of the last change of 
 COMMENT ON COLUMN idgen.lease.holder IS 'Instance id of the daemon that holds it; NULL: nobody.';
 COMMENT ON COLUMN idgen.lease.holder_name IS 'Name of that daemon, for people.';
 COMMENT ON COLUMN idgen.lease.token_epoch IS 'Fencing token of the grant: the epoch it was made in,';
-COMMENT ON COLUMN idgen.lease.token_revision IS '… and the store revision it was made at. Kept over renewals.';
+COMMENT ON COLUMN idgen.lease.token_revision IS '... and the store revision it was made at. Kept over renewals.';
 COMMENT ON COLUMN idgen.lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
 COMMENT ON COLUMN idgen.lease.expires_at IS 'By this database''s clock. Only availability depends on it, never uniqueness.';
 

@@ -5,7 +5,7 @@ RETURNS SETOF bigint
 LANGUAGE c VOLATILE PARALLEL RESTRICTED ROWS 1000
 AS 'MODULE_PATHNAME', 'idgen_snowflake_batch';
 COMMENT ON FUNCTION idgen_snowflake_batch(bigint) IS
-'n snowflakes, rising, made row by row in constant memory; one compare-and-swap claims up to 4,096. For loads by INSERT … SELECT, and for COPY with ids filled in before. Errors: 22023 n below 1, 22004 NULL, and those of idgen_snowflake().';
+'n snowflakes, rising, made row by row in constant memory; one compare-and-swap claims up to 4,096. For loads by INSERT ... SELECT, and for COPY with ids filled in before. Errors: 22023 n below 1, 22004 NULL, and those of idgen_snowflake().';
 
 CREATE FUNCTION idgen_uuidv7_batch(n bigint)
 RETURNS SETOF uuid
@@ -19,7 +19,7 @@ RETURNS uuid
 LANGUAGE c VOLATILE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idgen_uuidv7_at';
 COMMENT ON FUNCTION idgen_uuidv7_at(timestamptz) IS
-'A UUID version 7 of the given time (µs precision) with 62 random bits, to give history its ids; two of one µs are in no order. Error: 22008 before 1970, after the year 10889, or infinite.';
+'A UUID version 7 of the given time (microseconds precision) with 62 random bits, to give history its ids; two of one microseconds are in no order. Error: 22008 before 1970, after the year 10889, or infinite.';
 
 CREATE FUNCTION idgen_snowflake_min(at timestamptz, format text DEFAULT 'classic')
 RETURNS bigint

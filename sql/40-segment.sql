@@ -4,15 +4,13 @@ CREATE TABLE idgen.space (
     one          boolean PRIMARY KEY DEFAULT true CHECK (one),
     space_id     uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
     source_id    uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
-    database_oid oid  NOT NULL,
-    cell_id      uuid
+    database_oid oid  NOT NULL
 );
 COMMENT ON TABLE idgen.space IS 'The one row that names this database: its tag space and its source of audit events. Not dumped: a restored copy is another space. Renewed when the database turns out to be a clone.';
 COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
 COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
-COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE … TEMPLATE.';
-COMMENT ON COLUMN idgen.space.cell_id IS 'The cell whose snowflakes this database has; set by the first lease that is installed through it, after which leases of other cells are refused. NULL: none yet.';
+COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE ... TEMPLATE.';
 INSERT INTO idgen.space (database_oid)
 SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
 
@@ -97,12 +95,12 @@ COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique togeth
 COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
 COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
 COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
-COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create or segment.grant in this release.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant or segment.burn in this release.';
 COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
 COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
-COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted range.';
-COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted range.';
+COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted or burned range.';
+COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted or burned range.';
 COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority; NULL in this release.';
 COMMENT ON COLUMN idgen.audit_event.token_revision IS 'Fencing token of a leased authority; NULL in this release.';
 COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
@@ -146,44 +144,18 @@ COMMENT ON FUNCTION idgen_segment(text) IS
 'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
-    OUT segment_id uuid, OUT remaining bigint, OUT step integer,
+    OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,
     OUT refills bigint, OUT refill_failures bigint, OUT refill_us bigint,
     OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker_pid integer)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idgen_segment_buffers';
 COMMENT ON FUNCTION idgen.segment_buffers() IS
-'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in µs. Without shared memory: no rows.';
+'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in microseconds. Without shared memory: no rows.';
 
-CREATE FUNCTION idgen.grant_segment(tag text, grantee name)
+CREATE FUNCTION idgen.grant_segment(tag text, grantee text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    found_owner name;
-BEGIN
-    SELECT s.owner INTO found_owner FROM idgen.segment s
-     WHERE s.tag = grant_segment.tag AND s.dropped_at IS NULL;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'IG005',
-            MESSAGE = format('segment tag "%s" does not exist', grant_segment.tag),
-            HINT = 'Create it with SELECT idgen_create_segment(''tag'').';
-    END IF;
-    -- The session's user, because this function runs as its owner: SET ROLE does not widen the right.
-    IF NOT EXISTS (SELECT FROM pg_roles r
-                    WHERE r.rolname = found_owner AND pg_has_role(session_user, r.oid, 'USAGE'))
-       AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user) THEN
-        RAISE EXCEPTION USING ERRCODE = 'IG013',
-            MESSAGE = format('permission denied for segment tag "%s"', grant_segment.tag),
-            DETAIL = format('Its owner is "%s".', found_owner),
-            HINT = 'Only the owner of a tag can grant it.';
-    END IF;
-    IF grantee <> 'public' AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = grantee) THEN
-        RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role "%s" does not exist', grantee);
-    END IF;
-    INSERT INTO idgen.segment_grant (tag, grantee) VALUES (grant_segment.tag, grant_segment.grantee)
-    ON CONFLICT DO NOTHING;
-END
-$$;
-COMMENT ON FUNCTION idgen.grant_segment(text, name) IS
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_grant_segment';
+COMMENT ON FUNCTION idgen.grant_segment(text, text) IS
 'Let a role (or public) draw from a tag. Only for the tag''s owner. Errors: IG005 unknown tag, IG013 not the owner, 42704 no such role.';

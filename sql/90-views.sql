@@ -11,7 +11,7 @@ COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.
 
 CREATE VIEW idgen.health AS
 SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.deadline_in_ms,
-       s.daemon_seen_ms_ago, s.boot_id, coalesce(s.cell_id, p.cell_id) AS cell_id, s.worker_format, p.space_id, p.source_id
+       s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, p.space_id, p.source_id
   FROM idgen.server_state() s CROSS JOIN idgen.space p;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
@@ -42,10 +42,10 @@ COMMENT ON COLUMN idgen.slots.identity IS 'The number that ids carry.';
 COMMENT ON COLUMN idgen.slots.state IS 'open, expired (deadline passed) or fenced.';
 COMMENT ON COLUMN idgen.slots.generation IS 'Generation of the mint word, modulo 2048.';
 COMMENT ON COLUMN idgen.slots.token_epoch IS 'Fencing token: epoch,';
-COMMENT ON COLUMN idgen.slots.token_revision IS '… and revision of the lease store.';
-COMMENT ON COLUMN idgen.slots.floor IS 'Ids carry times from here …';
-COMMENT ON COLUMN idgen.slots.last IS '… the last one carried this …';
-COMMENT ON COLUMN idgen.slots.ceiling IS '… and none will lie above this.';
+COMMENT ON COLUMN idgen.slots.token_revision IS '... and revision of the lease store.';
+COMMENT ON COLUMN idgen.slots.floor IS 'Ids carry times from here ...';
+COMMENT ON COLUMN idgen.slots.last IS '... the last one carried this ...';
+COMMENT ON COLUMN idgen.slots.ceiling IS '... and none will lie above this.';
 COMMENT ON COLUMN idgen.slots.floor_ms IS 'floor in Unix ms.';
 COMMENT ON COLUMN idgen.slots.last_ms IS 'last in Unix ms.';
 COMMENT ON COLUMN idgen.slots.ceiling_ms IS 'ceiling in Unix ms.';
@@ -56,7 +56,8 @@ CREATE VIEW idgen.segments AS
 SELECT s.tag, s.owner, s.start_id, s.max_id, s.limit_id, s.step, s.max_step,
        b.step AS step_in_use, b.remaining, b.refills, b.refill_failures, b.refill_us,
        b.granted_ms_ago, b.wanted, b.blocker_pid, s.created_at, s.granted_at, s.segment_id
-  FROM idgen.segment s LEFT JOIN idgen.segment_buffers() b USING (segment_id)
+  FROM idgen.segment s CROSS JOIN idgen.space p
+  LEFT JOIN idgen.segment_buffers() b ON b.segment_id = s.segment_id AND b.space_id = p.space_id
  WHERE s.dropped_at IS NULL
    AND (EXISTS (SELECT FROM pg_catalog.pg_roles r
                  WHERE r.rolname = s.owner AND pg_catalog.pg_has_role(r.oid, 'USAGE'))
@@ -73,7 +74,7 @@ COMMENT ON COLUMN idgen.segments.step_in_use IS 'Ids of the last grant.';
 COMMENT ON COLUMN idgen.segments.remaining IS 'Ids that need no database write.';
 COMMENT ON COLUMN idgen.segments.refills IS 'Ranges taken in since the server started.';
 COMMENT ON COLUMN idgen.segments.refill_failures IS 'Refills that brought nothing since the server started.';
-COMMENT ON COLUMN idgen.segments.refill_us IS 'Time of the last refill, µs.';
+COMMENT ON COLUMN idgen.segments.refill_us IS 'Time of the last refill, microseconds.';
 COMMENT ON COLUMN idgen.segments.granted_ms_ago IS 'Age of the last range, ms.';
 COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has not begun.';
 COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that held the tag''s row when the last refill failed.';

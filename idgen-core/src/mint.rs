@@ -475,6 +475,8 @@ enum Tag {
 
 /// Raise a tagged word to (`generation`, `value`). A late writer of an older generation changes nothing.
 fn raise(tagged: &AtomicU64, generation: u64, value: u64, tag: Tag) -> bool {
+    // What the word cannot hold means its end, not what is left of the bits.
+    let value = value.min(TICK_MAX);
     loop {
         let current = tagged.load(Ordering::Acquire);
         let same = generation_of(current) == generation;

@@ -585,34 +585,38 @@ fn no_word_comes_back_when_leases_come_and_go_unused() {
     }
 }
 
-/// twitter and a dozen others: one generator per connection. Here 8 threads of 4 sessions share two slots
-/// while leases come and go, on a clock that they push along themselves.
-#[test]
-fn threads_that_share_slots_repeat_nothing() {
-    struct Two([Slot; 2]);
-    impl Identities for Two {
-        fn slot(&self, identity: u64) -> &Slot {
-            &self.0[index(identity)]
-        }
+/// Tick, identity, sequence: how ids compare.
+type Position = (u64, u64, u64);
 
-        fn next_active(&self, from: u64) -> Option<u64> {
-            (from < 2).then_some(from)
-        }
+const MINTERS: u64 = 8;
+const IDS_PER_MINTER: usize = 20_000;
+
+/// Two slots, and a clock that the minters push along themselves.
+struct Shared {
+    slots: [Slot; 2],
+    calls: AtomicU64,
+    finished: AtomicU64,
+}
+
+impl Identities for Shared {
+    fn slot(&self, identity: u64) -> &Slot {
+        &self.slots[index(identity)]
     }
-    const MINTERS: u64 = 8;
-    const WANT: usize = 20_000;
-    let two = Two(Default::default());
-    two.0[0].install(START_TICK, START_TICK + 20, TICK_MAX).unwrap();
-    two.0[1].install(START_TICK, TICK_MAX, TICK_MAX).unwrap();
-    let (calls, finished) = (AtomicU64::new(0), AtomicU64::new(0));
-    let now = || calls.fetch_add(1, Ordering::Relaxed) / 400;
-    let policy = Policy::for_seq_max(511, 10_000);
-    let minter = || {
+
+    fn next_active(&self, from: u64) -> Option<u64> {
+        (from < 2).then_some(from)
+    }
+}
+
+impl Shared {
+    /// One process with four sessions.
+    fn mint(&self) -> Vec<Position> {
+        let policy = Policy::for_seq_max(511, 10_000);
         let mut sessions = [(Session::default(), (0, 0, 0)); 4];
         let mut ids = Vec::new();
-        while ids.len() < WANT {
+        while ids.len() < IDS_PER_MINTER {
             let (session, last) = &mut sessions[ids.len() % 4];
-            let boot_ms = now();
+            let boot_ms = self.calls.fetch_add(1, Ordering::Relaxed) / 400;
             let slow_clock = || SlowClock {
                 boot_ms,
                 wall_tick_max: TICK_MAX,
@@ -624,7 +628,7 @@ fn threads_that_share_slots_repeat_nothing() {
                 wall_tick,
                 slow_clock: &slow_clock,
             };
-            let Ok(Minted { run, identity }) = mint(&two, &request, 0, session) else {
+            let Ok(Minted { run, identity }) = mint(self, &request, 0, session) else {
                 continue;
             };
             for seq in run.seq..run.seq + run.len {
@@ -634,23 +638,39 @@ fn threads_that_share_slots_repeat_nothing() {
                 ids.push(id);
             }
         }
-        finished.fetch_add(1, Ordering::Relaxed);
+        self.finished.fetch_add(1, Ordering::Relaxed);
         ids
-    };
-    let lease_keeper = || {
+    }
+
+    /// Leases of the first slot come and go until every minter is done.
+    fn keep_leases(&self) {
         let mut installs = 0_u64;
-        while finished.load(Ordering::Relaxed) < MINTERS || installs == 0 {
-            let floor = two.0[0].view().tick + 1;
-            if let Ok(generation) = two.0[0].install(floor, floor + 20, TICK_MAX) {
+        while self.finished.load(Ordering::Relaxed) < MINTERS || installs == 0 {
+            let floor = self.slots[0].view().tick + 1;
+            if let Ok(generation) = self.slots[0].install(floor, floor + 20, TICK_MAX) {
                 installs += 1;
                 std::thread::yield_now();
-                two.0[0].fence(generation);
+                self.slots[0].fence(generation);
             }
         }
+    }
+}
+
+/// twitter-archive/snowflake and a dozen others: one generator per connection.
+#[test]
+fn threads_that_share_slots_repeat_nothing() {
+    let shared = Shared {
+        slots: Default::default(),
+        calls: AtomicU64::new(0),
+        finished: AtomicU64::new(0),
     };
-    let mut all: Vec<(u64, u64, u64)> = std::thread::scope(|scope| {
-        let minters: Vec<_> = (0..MINTERS).map(|_| scope.spawn(minter)).collect();
-        scope.spawn(lease_keeper);
+    shared.slots[0]
+        .install(START_TICK, START_TICK + 20, TICK_MAX)
+        .unwrap();
+    shared.slots[1].install(START_TICK, TICK_MAX, TICK_MAX).unwrap();
+    let mut all: Vec<Position> = std::thread::scope(|scope| {
+        let minters: Vec<_> = (0..MINTERS).map(|_| scope.spawn(|| shared.mint())).collect();
+        scope.spawn(|| shared.keep_leases());
         minters
             .into_iter()
             .flat_map(|minter| minter.join().unwrap())

@@ -15,6 +15,7 @@
 #include "postmaster/interrupt.h"
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
 
 typedef struct PendingError
 {
@@ -76,14 +77,22 @@ idgen_alloc_uuid(void)
 }
 
 /*
- * Signals of our background workers. SIGINT is ignored: it would end a wait for the synchronous standby and
- * leave a grant that may not survive a failover. (pqsignal has another name in later majors.)
+ * SIGINT is how Postgres tells a process that its lock_timeout is over; only then it is obeyed. A cancel from
+ * outside would end a wait for the synchronous standby and leave a grant that may not survive a failover.
  */
+static void
+lock_timeout_only(SIGNAL_ARGS)
+{
+	if (get_timeout_indicator(LOCK_TIMEOUT, false))
+		StatementCancelHandler(postgres_signal_arg);
+}
+
+/* Signals of our background workers. (pqsignal has another name in later majors.) */
 void
 idgen_worker_signals(void)
 {
 	pqsignal(SIGTERM, die);
-	pqsignal(SIGINT, SIG_IGN);
+	pqsignal(SIGINT, lock_timeout_only);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 }

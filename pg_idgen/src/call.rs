@@ -313,6 +313,12 @@ unsafe extern "C-unwind" {
     fn idgen_user_id() -> pg_sys::Oid;
 }
 
+/// Learn what other sessions have committed to the catalogue.
+pub fn accept_invalidations() {
+    // SAFETY: inside a transaction, where Postgres does the same at every lock.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}
+
 /// Whether this server replays another one's log.
 pub fn in_recovery() -> bool {
     // SAFETY: no precondition.

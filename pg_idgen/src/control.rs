@@ -4,17 +4,15 @@ use crate::call::{
     Call, bigint_datum, boolean_datum, in_recovery, integer_datum, text_datum, unsigned_datum, uuid_datum,
     v1_function,
 };
-use crate::clock;
 use crate::error::{Error, clip};
-use crate::owner::{AsOwner, Tables};
 use crate::shmem::{Shared, TokenCell, WORKERS, shared};
 use crate::snowflake::WORKER_FORMAT;
+use crate::{cell, clock};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::{self, Format};
 use idgen_core::mint::{Identities, InstallError, Slot, SlotView};
 use pgrx::pg_sys;
-use pgrx::spi::{Spi, SpiClient};
 use std::sync::atomic::Ordering::Relaxed;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -34,16 +32,12 @@ fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
     let reading = clock::reading();
     shared.note_daemon(reading.boot);
-    let cell_id = match shared.cell_id() {
-        None => pinned_cell()?,
-        installed => installed,
-    };
     call.record([
         uuid_datum(shared.boot_id()),
         unsigned_datum(reading.boot.0),
         unsigned_datum(reading.wall.0),
         boolean_datum(in_recovery()),
-        cell_id.and_then(uuid_datum),
+        shared.cell_id().and_then(uuid_datum),
         text_datum(VERSION),
         integer_datum(CONTRACT_VERSION),
     ])
@@ -210,45 +204,23 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
         });
     }
     let good_clock = anchor(call, 11)?;
-    pin_cell(cell_id)?;
+    pin_cell(shared, cell_id)?;
     let installed = install_locked(shared, &lease, cell_id, good_clock);
     Ok(pg_sys::Datum::from(installed.map_err(|refused| {
         refused.into_error(shared, cell_id, &lease)
     })?))
 }
 
-const CELL: &str = "SELECT p.cell_id FROM idgen.space p";
-const PIN_CELL: &str = "UPDATE idgen.space SET cell_id = $1 WHERE cell_id IS NULL";
-
-/// Run `work` on the extension's tables; `None` where it is not created.
-fn on_tables<R>(
-    work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, pgrx::spi::Error>,
-) -> Result<Option<R>, Error> {
-    let Some(tables) = Tables::of_this_database() else {
-        return Ok(None);
-    };
-    let _as_owner = AsOwner::begin(tables.owner);
-    Ok(Some(Spi::connect_mut(work)?))
-}
-
-/// The cell that this database has taken leases of. Shared memory forgets it with every restart; the database
-/// must not, because its tables hold the cell's ids.
-fn pinned_cell() -> Result<Option<[u8; 16]>, Error> {
-    let cell = on_tables(|client| client.select(CELL, Some(1), &[])?.first().get::<pgrx::Uuid>(1))?;
-    Ok(cell.flatten().map(|cell| *cell.as_bytes()))
-}
-
-/// Remember the cell, or refuse one that is not the remembered.
-fn pin_cell(cell_id: [u8; 16]) -> Result<(), Error> {
-    match pinned_cell()? {
-        Some(pinned) if pinned != cell_id => return Err(other_cell(pinned, cell_id)),
-        Some(_) => {}
-        None => {
-            let cell = pgrx::Uuid::from_bytes(cell_id);
-            on_tables(|client| client.update(PIN_CELL, None, &[cell.into()]).map(|_| ()))?;
-        }
+/// Remember the cell on disk before its first lease opens, or refuse one that is not the remembered. (Two
+/// daemons cannot race here: one session is the daemon's, and a race would be decided again under the lock.)
+fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
+    match shared.cell_id() {
+        Some(remembered) if remembered != cell_id => Err(other_cell(remembered, cell_id)),
+        Some(_) => Ok(()),
+        None => cell::remember(cell_id).map_err(|error| Error::CellNotKept {
+            reason: error.to_string(),
+        }),
     }
-    Ok(())
 }
 
 fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {

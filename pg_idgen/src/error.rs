@@ -37,6 +37,10 @@ pub enum Error {
     InRecovery,
     /// IG013
     NoRightOnTag { tag: String },
+    /// IG013
+    NotOwnerOfTag { tag: String, owner: String },
+    /// 42704
+    UnknownRole { role: String },
     /// IG015
     MillisecondWait { waited_ms: u64 },
     /// IG016
@@ -53,6 +57,8 @@ pub enum Error {
     InstallDeadlinePassed { late_ms: u64 },
     /// IG105
     OtherCell { installed: String, offered: String },
+    /// 58030
+    CellNotKept { reason: String },
     /// IG106
     ContractVersion { offered: i32 },
     /// 22023
@@ -94,7 +100,7 @@ fn report(
 pub fn clip(name: &str) -> String {
     const CHARS_MAX: usize = 64;
     match name.char_indices().nth(CHARS_MAX) {
-        Some((cut, _)) => format!("{}…", &name[..cut]),
+        Some((cut, _)) => format!("{}...", &name[..cut]),
         None => name.into(),
     }
 }
@@ -157,9 +163,11 @@ impl Error {
             | Self::TagExhausted { .. }
             | Self::RefillTimedOut { .. }
             | Self::NoRightOnTag { .. }
+            | Self::NotOwnerOfTag { .. }
             | Self::TagExists { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
+            Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
             Self::InvalidText { message, detail } => report("22P02", message, detail, ""),
             Self::TimeOutOfRange { what } => {
                 report("22008", format!("timestamp out of range for {what}"), "", "")
@@ -200,6 +208,12 @@ impl Error {
                 format!("permission denied for segment tag \"{tag}\""),
                 "Only its owner and roles with a grant may use it.",
                 "The owner can give the right: SELECT idgen.grant_segment('tag', 'role').",
+            ),
+            Self::NotOwnerOfTag { tag, owner } => report(
+                "IG013",
+                format!("permission denied for segment tag \"{tag}\""),
+                format!("Its owner is \"{owner}\"."),
+                "Only the owner of a tag can grant it.",
             ),
             Self::TagExists { tag } => report(
                 "IG016",
@@ -249,6 +263,12 @@ impl Error {
                 "this server has minted under another cell",
                 format!("It belongs to cell {installed}, the lease comes from cell {offered}."),
                 "Snowflakes are unique within one cell only: point idgend at the store of the first.",
+            ),
+            Self::CellNotKept { reason } => report(
+                "58030",
+                "could not write the cell of this server to its data directory",
+                reason,
+                "No lease is opened before that; look at disk space and rights.",
             ),
             Self::ContractVersion { offered } => report(
                 "IG106",

@@ -83,19 +83,23 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    // It sizes shared memory: without preload there is none, and Postgres refuses such a setting then.
-    if crate::shmem::preloading() {
-        GucRegistry::define_int_guc(
-            c"idgen.max_segments",
-            c"How many tags can be served from shared memory, over all databases.",
-            c"Takes 384 bytes of shared memory each.",
-            &MAX_SEGMENTS,
-            16,
-            1_000_000,
-            GucContext::Postmaster,
-            GucFlags::default(),
-        );
-    }
+    // It sizes shared memory. Without preload there is none, and Postgres refuses a setting of the postmaster
+    // then; it is defined all the same, so that a line in postgresql.conf is not called wrong.
+    let max_segments_context = if crate::shmem::preloading() {
+        GucContext::Postmaster
+    } else {
+        GucContext::Sighup
+    };
+    GucRegistry::define_int_guc(
+        c"idgen.max_segments",
+        c"How many tags can be served from shared memory, over all databases.",
+        c"Takes 384 bytes of shared memory each.",
+        &MAX_SEGMENTS,
+        16,
+        1_000_000,
+        max_segments_context,
+        GucFlags::default(),
+    );
     // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
     unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
 }

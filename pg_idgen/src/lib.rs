@@ -20,6 +20,7 @@ use pgrx::prelude::*;
 mod batch;
 mod boundary;
 mod call;
+mod cell;
 mod clock;
 mod codec;
 mod control;
@@ -37,6 +38,9 @@ pgrx::pg_module_magic!();
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    // SAFETY: Postgres processes have one thread. A backtrace that the environment asks for would reach users
+    // in the DETAIL of errors, with paths of the machine that built this.
+    unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     guc::define();
     segment::define_callbacks();
     if shmem::preloading() {

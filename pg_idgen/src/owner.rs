@@ -18,8 +18,12 @@ impl AsOwner {
         // SAFETY: both are written; the context is restored by drop or by the abort of the transaction.
         unsafe {
             pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut security_context);
-            let local = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_NOFORCE_RLS) as i32;
-            pg_sys::SetUserIdAndSecContext(owner, security_context | local);
+            // Restricted: what a trigger of the tables defers would run after the end of this, as whoever
+            // commits, so it is refused.
+            let flags = pg_sys::SECURITY_LOCAL_USERID_CHANGE
+                | pg_sys::SECURITY_RESTRICTED_OPERATION
+                | pg_sys::SECURITY_NOFORCE_RLS;
+            pg_sys::SetUserIdAndSecContext(owner, security_context | flags as i32);
         }
         // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
         let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
@@ -35,14 +39,34 @@ impl AsOwner {
 }
 
 fn set_for_now(name: &std::ffi::CStr, value: &std::ffi::CStr) {
-    // SAFETY: two constants; GUC_ACTION_SAVE undoes it at the end of the level.
+    // Undone at the end of the level that `begin` has opened.
+    set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
+}
+
+/// The commit of this transaction is to wait for the disk, and for the synchronous standby if there is one, as
+/// the commits of refill workers do. Not inside of an [`AsOwner`], whose end would undo it.
+pub fn commit_durably() {
+    // The worker's grants are durable before they are used. This transaction's leaves with its commit, and others
+    // may have seen the ids before a crash or a failover takes them back.
+    // SAFETY: inside a transaction; a variable of this process, and a flag that ends with the transaction.
+    let weak = unsafe {
+        pg_sys::ForceSyncCommit();
+        pg_sys::synchronous_commit < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH as i32
+    };
+    if weak {
+        set(c"synchronous_commit", c"on", pg_sys::GucAction::GUC_ACTION_LOCAL);
+    }
+}
+
+fn set(name: &std::ffi::CStr, value: &std::ffi::CStr, action: pg_sys::GucAction::Type) {
+    // SAFETY: two constants; both actions are undone by Postgres, the latest at the end of the transaction.
     unsafe {
         pg_sys::set_config_option(
             name.as_ptr(),
             value.as_ptr(),
             pg_sys::GucContext::PGC_USERSET,
             pg_sys::GucSource::PGC_S_SESSION,
-            pg_sys::GucAction::GUC_ACTION_SAVE,
+            action,
             true,
             0,
             false,
@@ -66,6 +90,7 @@ impl Drop for AsOwner {
 pub struct Tables {
     pub segment: pg_sys::Oid,
     pub segment_grant: pg_sys::Oid,
+    pub audit_event: pg_sys::Oid,
     pub owner: pg_sys::Oid,
 }
 
@@ -73,19 +98,25 @@ impl Tables {
     /// `None` where the extension is not created. Needs a transaction.
     pub fn of_this_database() -> Option<Self> {
         // SAFETY: catalogue look-ups inside a transaction with constant names.
-        let (segment, segment_grant) = unsafe {
+        unsafe {
             let schema = pg_sys::get_namespace_oid(c"idgen".as_ptr(), true);
             let relation = |name: &std::ffi::CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
-            (relation(c"segment"), relation(c"segment_grant"))
-        };
-        if segment == pg_sys::InvalidOid {
-            return None;
+            let (segment, segment_grant) = (relation(c"segment"), relation(c"segment_grant"));
+            // Anybody who may create schemas can make tables of these names; only ours are members.
+            let extension = pg_sys::get_extension_oid(c"pg_idgen".as_ptr(), true);
+            if extension == pg_sys::InvalidOid
+                || pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, segment) != extension
+            {
+                return None;
+            }
+            let audit_event = relation(c"audit_event");
+            Some(Self {
+                segment,
+                segment_grant,
+                audit_event,
+                owner: owner_of(segment)?,
+            })
         }
-        Some(Self {
-            segment,
-            segment_grant,
-            owner: owner_of(segment)?,
-        })
     }
 }
 

@@ -76,7 +76,11 @@ impl Failure {
 pub struct SegmentSlot {
     database: AtomicU32,
     segment_id: [AtomicU64; 2],
+    /// The tag space it belongs to: a restore brings segment ids back, never the space.
+    space_id: [AtomicU64; 2],
     pub buffer: Buffer,
+    /// Highest id that was ever published here; no grant begins at or below it, whatever the table says.
+    pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
     pub wanted: AtomicBool,
     pub refills: AtomicU64,
@@ -105,7 +109,7 @@ pub struct Shared {
     segments_len: usize,
     control: *mut pg_sys::LWLock,
     segments_lock: *mut pg_sys::LWLock,
-    /// Cell of the first install; all zero before. Written under the `control` lock, before the first lease opens.
+    /// Cell whose leases this server takes; all zero before the first. Kept on disk by [`crate::cell`].
     cell_id: [AtomicU64; 2],
     /// Process of the session that is the daemon's; 0: none.
     daemon_pid: AtomicI32,
@@ -218,7 +222,7 @@ unsafe fn initialise(memory: *mut Shared) {
             segments_len: guc::max_segments(),
             control: &raw mut (*locks).lock,
             segments_lock: &raw mut (*locks.add(1)).lock,
-            cell_id: [const { AtomicU64::new(0) }; 2],
+            cell_id: halves(crate::cell::remembered().unwrap_or_default()).map(AtomicU64::new),
             daemon_pid: AtomicI32::new(0),
             daemon_seen_boot_ms: AtomicU64::new(0),
             anchor_offset_ms: AtomicI64::new(0),
@@ -281,11 +285,9 @@ impl Shared {
         (halves != [0, 0]).then(|| join(halves))
     }
 
-    /// Under the `control` lock, once.
+    /// Once, before the first lease opens and after [`crate::cell::remember`].
     pub fn set_cell_id(&self, cell_id: [u8; 16]) {
-        for (half, value) in self.cell_id.iter().zip(halves(cell_id)) {
-            half.store(value, Ordering::Release);
-        }
+        store_id(&self.cell_id, cell_id);
     }
 
     /// Let this session be the daemon's until it ends. `false`: another one is.
@@ -387,18 +389,17 @@ impl Shared {
 
     /// The place of a tag, claimed if it has none. `None`: all are taken. Places are kept until the server
     /// restarts, so a reference never comes to mean another tag.
-    pub fn segment(&self, database: pg_sys::Oid, segment_id: [u8; 16]) -> Option<&SegmentSlot> {
-        if let Probe::Found(slot) = self.probe(database, segment_id) {
+    pub fn segment(&self, key: &SegmentKey) -> Option<&SegmentSlot> {
+        if let Probe::Found(slot) = self.probe(key) {
             return Some(slot);
         }
         let _locked = self.lock_segments();
-        match self.probe(database, segment_id) {
+        match self.probe(key) {
             Probe::Found(slot) => Some(slot),
             Probe::Free(slot) => {
-                for (half, value) in slot.segment_id.iter().zip(halves(segment_id)) {
-                    half.store(value, Ordering::Relaxed);
-                }
-                slot.database.store(database.to_u32(), Ordering::Release);
+                store_id(&slot.segment_id, key.segment_id);
+                store_id(&slot.space_id, key.space_id);
+                slot.database.store(key.database, Ordering::Release);
                 Some(slot)
             }
             Probe::Full => None,
@@ -406,13 +407,13 @@ impl Shared {
     }
 
     /// Open addressing; slots are never given back, so a free one ends the search.
-    fn probe(&self, database: pg_sys::Oid, segment_id: [u8; 16]) -> Probe<'_> {
+    fn probe(&self, key: &SegmentKey) -> Probe<'_> {
         let slots = self.segments();
-        let start = (halves(segment_id)[1] ^ u64::from(database.to_u32())) as usize % slots.len();
+        let start = (halves(key.segment_id)[1] ^ u64::from(key.database)) as usize % slots.len();
         for slot in slots[start..].iter().chain(&slots[..start]) {
             match slot.database.load(Ordering::Acquire) {
                 0 => return Probe::Free(slot),
-                found if found == database.to_u32() && slot.id() == segment_id => return Probe::Found(slot),
+                _ if slot.key() == *key => return Probe::Found(slot),
                 _ => {}
             }
         }
@@ -450,6 +451,25 @@ extern "C-unwind" fn end_claim(_code: i32, _argument: pg_sys::Datum) {
     }
 }
 
+/// What a place in shared memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentKey {
+    pub database: u32,
+    pub segment_id: [u8; 16],
+    pub space_id: [u8; 16],
+}
+
+impl SegmentKey {
+    /// Not a tag: the request of a database for the leaves of its audit events.
+    pub fn leaves_of(database: u32) -> Self {
+        Self {
+            database,
+            segment_id: [0; 16],
+            space_id: [0; 16],
+        }
+    }
+}
+
 enum Probe<'s> {
     Found(&'s SegmentSlot),
     Free(&'s SegmentSlot),
@@ -463,6 +483,16 @@ fn wake(latch: &AtomicPtr<pg_sys::Latch>) {
         // comes too late wakes whoever has the entry now, for nothing.
         unsafe { pg_sys::SetLatch(latch) };
     }
+}
+
+fn store_id(words: &[AtomicU64; 2], id: [u8; 16]) {
+    for (half, value) in words.iter().zip(halves(id)) {
+        half.store(value, Ordering::Relaxed);
+    }
+}
+
+fn load_id(words: &[AtomicU64; 2]) -> [u8; 16] {
+    join([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
 }
 
 fn halves(id: [u8; 16]) -> [u64; 2] {
@@ -511,7 +541,9 @@ impl SegmentSlot {
         Self {
             database: AtomicU32::new(0),
             segment_id: [const { AtomicU64::new(0) }; 2],
+            space_id: [const { AtomicU64::new(0) }; 2],
             buffer: Buffer::new(),
+            high_water: AtomicI64::new(0),
             wanted: AtomicBool::new(false),
             refills: AtomicU64::new(0),
             refill_failures: AtomicU64::new(0),
@@ -529,11 +561,12 @@ impl SegmentSlot {
         self.database.load(Ordering::Acquire)
     }
 
-    pub fn id(&self) -> [u8; 16] {
-        join([
-            self.segment_id[0].load(Ordering::Relaxed),
-            self.segment_id[1].load(Ordering::Relaxed),
-        ])
+    pub fn key(&self) -> SegmentKey {
+        SegmentKey {
+            database: self.database(),
+            segment_id: load_id(&self.segment_id),
+            space_id: load_id(&self.space_id),
+        }
     }
 
     pub fn failure(&self) -> Failure {

@@ -12,7 +12,7 @@
 use crate::owner::{AsOwner, Tables};
 use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
 use crate::segment::{leaf, wanted_in};
-use crate::shmem::{Failure, RefillWorker, SegmentSlot, Shared, shared};
+use crate::shmem::{Failure, RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::segment::Publication;
 use pgrx::bgworkers::{
@@ -201,6 +201,10 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
         } else {
             idle_since = clock::boot();
             make_leaves_ahead();
+            reload_settings();
+            // Autovacuum must see what a busy worker leaves behind.
+            // SAFETY: in the main loop, outside any transaction.
+            unsafe { pg_sys::pgstat_report_stat(false) };
         }
     }
     entry.register(0);
@@ -221,6 +225,8 @@ fn pin_settings() {
         (c"statement_timeout", c"0"),
         (c"idle_in_transaction_session_timeout", c"0"),
         (c"session_replication_role", c"origin"),
+        (c"default_tablespace", c""),
+        (c"default_table_access_method", c"heap"),
     ] {
         // SAFETY: constants; the worker runs as the bootstrap superuser.
         unsafe {
@@ -237,6 +243,20 @@ fn pin_settings() {
 /// Serve one request: one short transaction, then publish.
 fn refill(shared: &Shared, slot: &SegmentSlot) {
     slot.wanted.store(false, Ordering::SeqCst);
+    let SegmentKey {
+        database,
+        segment_id,
+        space_id,
+    } = slot.key();
+    if slot.key() == SegmentKey::leaves_of(database) {
+        slot.set_failure(if make_leaves() {
+            Failure::None
+        } else {
+            Failure::Error
+        });
+        slot.wake_waiters();
+        return;
+    }
     let incarnation = slot.buffer.incarnation();
     let has_room = {
         let _locked = shared.lock_segments();
@@ -252,10 +272,11 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         granted_ms => Some(began.0.saturating_sub(granted_ms)),
     };
     let wish = Wish {
-        segment_id: slot.id(),
+        segment_id,
+        space_id,
         issuer: Issuer::RefillWorker,
         lasted_ms,
-        above: None,
+        above: slot.high_water.load(Ordering::Acquire),
     };
     let began_ns = clock::wall_ns();
     match grant_durably(&wish) {
@@ -284,6 +305,7 @@ fn publish(shared: &Shared, slot: &SegmentSlot, granted: &Granted, incarnation: 
     };
     let published = {
         let _locked = shared.lock_segments();
+        slot.high_water.fetch_max(granted.range.last(), Ordering::AcqRel);
         slot.buffer.publish(range)
     };
     match published {
@@ -336,8 +358,16 @@ fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
 /// of today do not depend on it.
 fn make_leaves_ahead() {
     if leaf::ahead_is_due() {
-        in_transaction(|client| leaf::prepare_ahead(client).map_err(Refused::Query));
+        make_leaves();
     }
+}
+
+/// `false`: it did not work; the server log says why.
+fn make_leaves() -> bool {
+    matches!(
+        in_transaction(|client| leaf::make_ahead(client).map_err(Refused::Query)),
+        Some(Ok(()))
+    )
 }
 
 /// One short transaction of the extension's own. `None`: an error, which is in the server log.
@@ -358,10 +388,13 @@ fn in_transaction<R>(
                 Spi::connect_mut(work)
             }
         };
-        // SAFETY: what was begun above. A refusal has granted nothing, but may have made leaves that stay.
+        // SAFETY: what was begun above. A refusal leaves nothing behind, whatever it had begun.
         unsafe {
             pg_sys::PopActiveSnapshot();
-            pg_sys::CommitTransactionCommand();
+            match &outcome {
+                Ok(_) => pg_sys::CommitTransactionCommand(),
+                Err(_) => pg_sys::AbortCurrentTransaction(),
+            }
         }
         Some(outcome)
     }))

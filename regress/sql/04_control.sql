@@ -123,9 +123,14 @@ DROP ROLE idgen_nobody;
 SELECT idgen.grant_daemon('no such role');
 \set VERBOSITY default
 
+-- A deadline that the word cannot hold is its end, never an earlier one.
+SELECT pg_temp.install(epoch => 40, identity => 9);
+SELECT idgen.extend_lease(1, boot_id, 'worker', 9, 40, 10, wall_ms, 2199023255553, NULL, NULL) FROM idgen.server_clock();
+SELECT state, deadline_in_ms > 600000 AS never_lowered FROM idgen.slots WHERE identity = 9;
+SELECT idgen.fence_lease(boot_id, 'worker', 9, 40, 10) IS NOT NULL AS fenced FROM idgen.server_clock();
+-- The data directory remembers its cell, whatever shared memory has forgotten (restarts: e2e).
+SELECT trim(pg_read_file('pg_idgen_cell'), E'\n') AS cell;
 -- One daemon per server; the claim ends with its session.
 SELECT idgen.claim_server() AS mine, idgen.claim_server() AS still_mine;
 \c -
 DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server(); PERFORM pg_sleep(0.01); END LOOP; END $$;
--- The database remembers its cell when shared memory has forgotten it (after a restart; e2e).
-SELECT cell_id FROM idgen.space;

@@ -313,7 +313,8 @@ fn names_are_found_exactly() {
 
 #[test]
 fn unsound_layouts_are_recognised() {
-    let unsound: [(&str, fn(&mut Format)); 12] = [
+    type Change = fn(&mut Format);
+    let unsound: [(&str, Change); 12] = [
         ("sums to 63", |f| f.node_bits = 9),
         ("sums to 65", |f| (f.node_bits, f.last_tick) = (11, (1 << 40) - 1)),
         ("42 ts", |f| (f.ts_bits, f.node_bits) = (42, 9)),

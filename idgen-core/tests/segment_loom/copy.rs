@@ -51,7 +51,7 @@ pub struct Copy {
 }
 
 fn index(generation: u64) -> usize {
-    usize::from(generation % 2 != 0)
+    usize::from(!generation.is_multiple_of(2))
 }
 
 impl Copy {

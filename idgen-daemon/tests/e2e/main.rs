@@ -21,6 +21,8 @@ mod refusal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
+mod segment_faults;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 mod store;

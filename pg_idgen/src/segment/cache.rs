@@ -4,6 +4,8 @@
 //! tables sends a relation-cache invalidation with the transaction that changes them; Postgres delivers it to
 //! every backend as it does for its own catalogues, and the callback here empties the cache.
 
+use super::leaf;
+use crate::owner::Tables;
 use crate::shmem::SegmentSlot;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -37,7 +39,8 @@ thread_local! {
     /// The tag used last: most sessions have one.
     static LAST: RefCell<Last> = const { RefCell::new(NOTHING) };
     static KNOWN: RefCell<HashMap<Vec<u8>, (pg_sys::Oid, Place)>> = RefCell::default();
-    static TABLES: Cell<[pg_sys::Oid; 2]> = const { Cell::new([pg_sys::InvalidOid; 2]) };
+    /// The relations whose change makes what is remembered void.
+    static TABLES: Cell<[pg_sys::Oid; 3]> = const { Cell::new([pg_sys::InvalidOid; 3]) };
 }
 
 /// The place of the tag used last, if it is this one.
@@ -60,9 +63,14 @@ pub fn find(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
     Some(slot)
 }
 
-/// `user` was found to have the right on `tag`. `tables`: the relations whose change makes that void.
-pub fn remember(tag: &[u8], user: pg_sys::Oid, slot: Place, tables: [pg_sys::Oid; 2]) {
-    TABLES.set(tables);
+/// From now on a change of these relations makes void what this process remembers.
+pub fn watch(tables: Tables) {
+    TABLES.set([tables.segment, tables.segment_grant, tables.audit_event]);
+}
+
+/// `user` was found to have the right on `tag`.
+pub fn remember(tag: &[u8], user: pg_sys::Oid, slot: Place, tables: Tables) {
+    watch(tables);
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= TAGS_MAX {
             known.clear();
@@ -87,13 +95,28 @@ pub fn forget_all() {
 }
 
 pub fn define_callback() {
-    // SAFETY: the callback has the right signature, touches Rust memory only, and is never unloaded.
-    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(on_invalidation), pg_sys::Datum::null()) };
+    // SAFETY: the callbacks have the right signatures, touch Rust memory only, and are never unloaded.
+    unsafe {
+        pg_sys::CacheRegisterRelcacheCallback(Some(on_invalidation), pg_sys::Datum::null());
+        for roles in [
+            pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM,
+            pg_sys::SysCacheIdentifier::AUTHOID,
+        ] {
+            pg_sys::CacheRegisterSyscacheCallback(roles as i32, Some(on_role_change), pg_sys::Datum::null());
+        }
+    }
+}
+
+/// Roles or memberships have changed, and rights with them.
+#[pg_guard]
+extern "C-unwind" fn on_role_change(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
+    forget_all();
 }
 
 #[pg_guard]
 extern "C-unwind" fn on_invalidation(_argument: pg_sys::Datum, relation: pg_sys::Oid) {
     if relation == pg_sys::InvalidOid || TABLES.get().contains(&relation) {
         forget_all();
+        leaf::forget();
     }
 }

@@ -2,23 +2,33 @@
 
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
+use crate::shmem::SegmentKey;
 use pgrx::{pg_sys, spi::Spi};
 
 /// A tag that the role may draw from.
 pub struct Found {
     pub tag: String,
-    pub database: pg_sys::Oid,
     pub segment_id: [u8; 16],
-    /// The row is this transaction's own: no worker can see it yet.
-    pub made_by_this_transaction: bool,
-    /// The relations whose change makes this answer void.
-    pub tables: [pg_sys::Oid; 2],
-    pub owner: pg_sys::Oid,
+    pub space_id: [u8; 16],
+    pub tables: Tables,
 }
 
-/// One row: uuid, row's transaction, right of role $2. Runs with a pinned search path.
+impl Found {
+    /// Its place in shared memory.
+    pub fn key(&self) -> SegmentKey {
+        // SAFETY: a plain variable of this process.
+        let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+        SegmentKey {
+            database,
+            segment_id: self.segment_id,
+            space_id: self.space_id,
+        }
+    }
+}
+
+/// One row: tag's uuid, space's uuid, right of role $2. Runs with a pinned search path.
 const FIND: &str = "
-    SELECT s.segment_id, s.xmin::text::bigint,
+    SELECT s.segment_id, (SELECT p.space_id FROM idgen.space p),
            (SELECT u.rolsuper FROM pg_roles u WHERE u.oid = $2)
         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = s.owner AND pg_has_role($2, r.oid, 'USAGE'))
         OR EXISTS (SELECT FROM idgen.segment_grant g LEFT JOIN pg_roles r ON r.rolname = g.grantee
@@ -39,12 +49,12 @@ pub fn find(tag: &str, user: pg_sys::Oid) -> Result<Found, Error> {
             }
             Ok(Some((
                 rows.get::<pgrx::Uuid>(1)?,
-                rows.get::<i64>(2)?,
+                rows.get::<pgrx::Uuid>(2)?,
                 rows.get::<bool>(3)?,
             )))
         })?
     };
-    let Some((Some(segment_id), Some(xmin), right)) = row else {
+    let Some((Some(segment_id), Some(space_id), right)) = row else {
         return Err(Error::UnknownTag { tag: tag.into() });
     };
     if right != Some(true) {
@@ -52,19 +62,8 @@ pub fn find(tag: &str, user: pg_sys::Oid) -> Result<Found, Error> {
     }
     Ok(Found {
         tag: tag.into(),
-        // SAFETY: a plain variable of this process.
-        database: unsafe { pg_sys::MyDatabaseId },
         segment_id: *segment_id.as_bytes(),
-        made_by_this_transaction: is_own(xmin),
-        tables: [tables.segment, tables.segment_grant],
-        owner: tables.owner,
+        space_id: *space_id.as_bytes(),
+        tables,
     })
-}
-
-fn is_own(xmin: i64) -> bool {
-    let Ok(xmin) = u32::try_from(xmin) else {
-        return false;
-    };
-    // SAFETY: any transaction id may be asked about.
-    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(pg_sys::TransactionId::from(xmin)) }
 }

@@ -1,7 +1,7 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
-use super::leaf;
 use idgen_core::segment::{self, Exhausted, Range};
+use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
 use std::fmt;
 
@@ -16,11 +16,13 @@ pub enum Issuer {
 /// What a grant depends on besides the row.
 pub struct Wish {
     pub segment_id: [u8; 16],
+    /// The space that the tag was found in; a restore makes another one.
+    pub space_id: [u8; 16],
     pub issuer: Issuer,
     /// How long the last range of this tag lasted; `None`: not known, keep the step.
     pub lasted_ms: Option<u64>,
-    /// Nothing at or below it may be granted, whatever the row says.
-    pub above: Option<i64>,
+    /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
+    pub above: i64,
 }
 
 /// A range that is the caller's once its transaction has committed.
@@ -60,15 +62,20 @@ impl fmt::Display for Refused {
 
 const LOCK_ROW: &str = "
     SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint
-      FROM idgen.segment s WHERE s.segment_id = $1 AND s.dropped_at IS NULL
-       FOR UPDATE SKIP LOCKED";
+      FROM idgen.segment s
+     WHERE s.segment_id = $1 AND s.dropped_at IS NULL
+       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)
+       FOR NO KEY UPDATE OF s SKIP LOCKED";
 
-/// xmax of a locked row is its holder's transaction; a prepared one has no process.
+/// xmax of a locked row is its holder's transaction; a prepared one has no process, several holders have none
+/// that is found here.
 const FIND_BLOCKER: &str = "
     SELECT coalesce((SELECT l.pid FROM pg_locks l
                       WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
                         AND l.transactionid = s.xmax LIMIT 1), 0)
-      FROM idgen.segment s WHERE s.segment_id = $1 AND s.dropped_at IS NULL";
+      FROM idgen.segment s
+     WHERE s.segment_id = $1 AND s.dropped_at IS NULL
+       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
     UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp()
@@ -82,22 +89,45 @@ const RECORD: &str = "
       FROM idgen.space p
     RETURNING event_id";
 
+const BURN: &str = "
+    WITH moved AS (
+        UPDATE idgen.segment s SET max_id = $2, tag_seq = s.tag_seq + 1
+          FROM idgen.segment old
+         WHERE s.segment_id = $1 AND old.segment_id = $1 AND s.max_id < $2
+        RETURNING s.tag, s.tag_seq, old.max_id + 1 AS lo)
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
+    SELECT p.source_id, p.space_id, 'segment.burn', m.tag, m.tag_seq, m.lo, $2,
+           jsonb_build_object('cause', 'savepoint rolled back', 'pid', pg_backend_pid(), 'segment_id', $1)
+      FROM moved m CROSS JOIN idgen.space p";
+
+/// Raise a tag to `high_water`: ids up to it were handed out although their grant was taken back.
+pub fn burn(
+    client: &mut SpiClient<'_>,
+    segment_id: [u8; 16],
+    high_water: i64,
+) -> Result<(), pgrx::spi::Error> {
+    let id = pgrx::Uuid::from_bytes(segment_id);
+    client
+        .update(BURN, None, &[id.into(), high_water.into()])
+        .map(|_| ())
+}
+
 /// Grant the next range of a tag. The range may be used only after the transaction has committed (or inside
 /// it, by the transaction that has made the tag).
 ///
 /// # Errors
-/// [`Refused`]; the transaction can go on.
+/// [`Refused`]; the transaction must not commit then.
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused> {
-    leaf::prepare(client)?;
     let id = pgrx::Uuid::from_bytes(wish.segment_id);
-    let row = client.update(LOCK_ROW, Some(1), &[id.into()])?.first();
+    let key = [id.into(), pgrx::Uuid::from_bytes(wish.space_id).into()];
+    let row = client.update(LOCK_ROW, Some(1), &key)?.first();
     if row.is_empty() {
-        return Err(why_no_row(client, id)?);
+        return Err(why_no_row(client, &key)?);
     }
     let row = Row::read(&row)?;
     let step = row.next_step(wish.lasted_ms);
-    let above = wish.above.map_or(row.max_id, |above| above.max(row.max_id));
-    let range = segment::grant(above, row.limit_id, u64::from(step)).map_err(Refused::Exhausted)?;
+    let range = segment::grant(row.max_id.max(wish.above), row.limit_id, u64::from(step))
+        .map_err(Refused::Exhausted)?;
     let last = range.last();
     let moved = client
         .update(MOVE_UP, Some(1), &[id.into(), last.into(), (step as i32).into()])?
@@ -127,8 +157,8 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused
     Ok(Granted { range, step })
 }
 
-fn why_no_row(client: &mut SpiClient<'_>, id: pgrx::Uuid) -> Result<Refused, pgrx::spi::Error> {
-    let holder = client.update(FIND_BLOCKER, Some(1), &[id.into()])?.first();
+fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {
+    let holder = client.update(FIND_BLOCKER, Some(1), key)?.first();
     if holder.is_empty() {
         return Ok(Refused::Gone);
     }

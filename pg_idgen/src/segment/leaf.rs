@@ -1,17 +1,25 @@
-//! The day leaves of `idgen.audit_event`: made ahead, and before a grant that needs one.
+//! The day leaves of `idgen.audit_event`: made ahead by the refill worker of the database, and on request.
 //!
 //! They are no members of the extension, so that pg_dump takes them along with their rows; hence no install
 //! script can make them. Keys and indexes are on the leaves only, which is what pg_dump can restore.
+//!
+//! Only workers make them, each time in a transaction of their own. A caller's transaction would hold the lock
+//! that making leaves takes until it ends, and lend its settings and its extension script to the tables.
 
-use crate::clock;
+use super::cache;
+use crate::call::accept_invalidations;
+use crate::error::Error;
+use crate::owner::{AsOwner, Tables};
 use crate::parse::POSTGRES_EPOCH_MS;
-use pgrx::spi::{Result, SpiClient, SpiHeapTupleData};
+use crate::shmem::{SegmentKey, shared};
+use crate::{clock, guc};
+use pgrx::spi::{Result, Spi, SpiClient, SpiHeapTupleData};
 use std::cell::Cell;
 
-/// Days that a grant insists on beyond today: it may begin before midnight and record after it.
+/// Days that an event needs beyond today: its transaction may begin before midnight and record after it.
 const DAYS_NEEDED: i32 = 1;
 
-/// Days made ahead of today, by a transaction of their own.
+/// Days made ahead of today.
 const DAYS_AHEAD: i32 = 7;
 
 const DAY_MS: i64 = 86_400_000;
@@ -26,7 +34,7 @@ fn today() -> i32 {
     ((clock::wall().0.cast_signed() - POSTGRES_EPOCH_MS).div_euclid(DAY_MS)) as i32
 }
 
-/// A clone by CREATE DATABASE … TEMPLATE brings the original's identity along: it is another source of
+/// A clone by CREATE DATABASE ... TEMPLATE brings the original's identity along: it is another source of
 /// events and another space of tags from now on.
 const OWN_IDENTITY: &str = "
     UPDATE idgen.space p
@@ -34,48 +42,89 @@ const OWN_IDENTITY: &str = "
       FROM pg_database d
      WHERE d.datname = current_database() AND p.database_oid <> d.oid";
 
+/// Is there anything for a worker to do before an event can be recorded?
+const LACKING: &str = "
+    SELECT EXISTS (SELECT FROM idgen.space p JOIN pg_database d ON d.datname = current_database()
+                    WHERE p.database_oid <> d.oid)
+        OR EXISTS (SELECT FROM generate_series($1, $2) n
+                    WHERE to_regclass('idgen.audit_event_' || to_char(DATE '2000-01-01' + n, 'YYYYMMDD')) IS NULL)";
+
 const MISSING: &str = "
     SELECT 'audit_event_' || to_char(day, 'YYYYMMDD'), to_char(day, 'YYYY-MM-DD'), to_char(day + 1, 'YYYY-MM-DD')
       FROM (SELECT DATE '2000-01-01' + n AS day FROM generate_series($1, $2) n) days
      WHERE to_regclass('idgen.audit_event_' || to_char(day, 'YYYYMMDD')) IS NULL
      ORDER BY day";
 
-/// See to it that an event of now finds its leaf.
-pub fn prepare(client: &mut SpiClient<'_>) -> Result<()> {
-    make_up_to(client, today() + DAYS_NEEDED)
+/// Caller's side: see to it that an event of `tag` recorded now finds its leaf, by asking a worker and waiting
+/// if need be.
+///
+/// # Errors
+/// Not preloaded; the worker did not manage within `idgen.segment_wait_ms`.
+pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
+    let needed = today() + DAYS_NEEDED;
+    if SEEN.get() >= needed {
+        return Ok(());
+    }
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    // SAFETY: a plain variable of this process.
+    let database = unsafe { pgrx::pg_sys::MyDatabaseId }.to_u32();
+    let slot = shared.segment(&SegmentKey::leaves_of(database));
+    let slot = slot.ok_or(Error::SegmentTableFull {
+        segments_max: shared.segments_max(),
+    })?;
+    let began = clock::boot();
+    slot.prepare_to_wait();
+    let outcome = loop {
+        accept_invalidations();
+        if !lacking(tables, needed)? {
+            cache::watch(tables);
+            SEEN.set(needed);
+            break Ok(());
+        }
+        let waited_ms = clock::boot().since(began);
+        if waited_ms >= guc::segment_wait_ms() {
+            let cause = "The refill worker could not make the day tables of idgen.audit_event; the server log says why.";
+            break Err(Error::RefillTimedOut {
+                tag: tag.into(),
+                waited_ms,
+                cause: cause.into(),
+            });
+        }
+        super::ask(slot);
+        slot.wait(super::ASK_AGAIN_MS);
+    };
+    slot.stop_waiting();
+    outcome
 }
 
-/// Whether [`prepare_ahead`] has anything to do.
+fn lacking(tables: Tables, needed: i32) -> std::result::Result<bool, Error> {
+    let _as_owner = AsOwner::begin(tables.owner);
+    let lacking = Spi::connect(|client| {
+        client
+            .select(LACKING, Some(1), &[today().into(), needed.into()])?
+            .first()
+            .get::<bool>(1)
+    })?;
+    Ok(lacking.unwrap_or(true))
+}
+
+/// Whether [`make_ahead`] has anything to do.
 pub fn ahead_is_due() -> bool {
     SEEN.get() < today() + DAYS_AHEAD
 }
 
-/// Make the leaves of the coming days. Apart from grants, because it waits for whoever makes leaves too.
-pub fn prepare_ahead(client: &mut SpiClient<'_>) -> Result<()> {
-    make_up_to(client, today() + DAYS_AHEAD)
-}
-
-fn make_up_to(client: &mut SpiClient<'_>, last: i32) -> Result<()> {
-    if SEEN.get() >= last {
-        return Ok(());
-    }
+/// Worker's side: what is missing for today and the coming days.
+pub fn make_ahead(client: &mut SpiClient<'_>) -> Result<()> {
+    let last = today() + DAYS_AHEAD;
     client.update(OWN_IDENTITY, None, &[])?;
-    if !missing(client, last)?.is_empty() {
-        // Conflicts with itself and with nothing that inserts; then look again, another may have been first.
-        client.update(
-            "LOCK TABLE idgen.audit_event IN SHARE UPDATE EXCLUSIVE MODE",
-            None,
-            &[],
-        )?;
-        for leaf in missing(client, last)? {
-            make(client, &leaf)?;
-        }
+    for leaf in missing(client, last)? {
+        make(client, &leaf)?;
     }
     SEEN.set(last);
     Ok(())
 }
 
-/// What this process has seen may have been undone with its transaction.
+/// What this process has seen may be gone: a transaction was undone, or the extension dropped.
 pub fn forget() {
     SEEN.set(i32::MIN);
 }

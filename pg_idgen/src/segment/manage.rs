@@ -1,15 +1,16 @@
 //! `idgen_create_segment()`, and the trigger that tells every backend of changed tags and rights.
 
 use super::cache::TAG_BYTES_MAX;
-use super::leaf;
+use super::{leaf, own};
 use crate::call::{Call, current_user, in_recovery, v1_function};
-use crate::error::Error;
+use crate::error::{Error, clip};
 use crate::owner::{AsOwner, Tables};
 use idgen_core::segment::HARD_STEP_MAX;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 v1_function!(idgen_create_segment, create_segment);
+v1_function!(idgen_grant_segment, grant_segment);
 v1_function!(idgen_segment_changed, segment_changed);
 
 const INSERT: &str = "
@@ -21,8 +22,21 @@ const INSERT: &str = "
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
     SELECT p.source_id, p.space_id, 'segment.create', $1, 1,
-           jsonb_build_object('segment_id', $2, 'start_id', $3, 'limit_id', $4, 'owner', session_user)
+           jsonb_build_object('segment_id', $2, 'start_id', $3, 'limit_id', $4, 'session_user', session_user)
       FROM idgen.space p";
+
+const OWNED: &str = "
+    SELECT s.owner::text,
+           (SELECT u.rolsuper FROM pg_roles u WHERE u.oid = $2)
+        OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = s.owner AND pg_has_role($2, r.oid, 'USAGE'))
+      FROM idgen.segment s WHERE s.tag = $1 AND s.dropped_at IS NULL";
+
+const LEND: &str = "
+    INSERT INTO idgen.segment_grant (tag, grantee, granted_by)
+    SELECT $1, $3, (SELECT rolname FROM pg_roles WHERE oid = $2)
+        ON CONFLICT DO NOTHING";
+
+const ROLE: &str = "SELECT $1 = 'public' OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $1)";
 
 /// Arguments of `idgen_create_segment`, checked.
 struct NewTag {
@@ -95,6 +109,7 @@ fn create_segment(call: Call) -> Result<pg_sys::Datum, Error> {
         message: "table idgen.segment is missing".into(),
     })?;
     let user = current_user();
+    leaf::ensure(&new.tag, tables)?;
     let _as_owner = AsOwner::begin(tables.owner);
     let made = Spi::connect_mut(|client| insert(client, &new, user))?;
     if made {
@@ -110,7 +125,6 @@ fn insert(
     new: &NewTag,
     user: pg_sys::Oid,
 ) -> Result<bool, pgrx::spi::Error> {
-    leaf::prepare(client)?;
     let rows = client.update(
         INSERT,
         None,
@@ -128,6 +142,9 @@ fn insert(
         return Ok(false);
     }
     let segment_id = rows.first().get::<pgrx::Uuid>(1)?;
+    if let Some(segment_id) = segment_id {
+        own::note_made(*segment_id.as_bytes());
+    }
     client.update(
         RECORD,
         None,
@@ -139,6 +156,38 @@ fn insert(
         ],
     )?;
     Ok(true)
+}
+
+fn grant_segment(call: Call) -> Result<pg_sys::Datum, Error> {
+    let tag = call.text(0)?.ok_or(Error::NullArgument { name: "tag" })?;
+    let grantee = call.text(1)?.ok_or(Error::NullArgument { name: "grantee" })?;
+    let unknown = || Error::UnknownTag { tag: clip(tag) };
+    let tables = Tables::of_this_database().ok_or_else(unknown)?;
+    // The role whose rights count, taken before this becomes the owner of the tables.
+    let user = current_user();
+    let _as_owner = AsOwner::begin(tables.owner);
+    Spi::connect_mut(|client| {
+        let owned = client.select(OWNED, Some(1), &[tag.into(), user.into()])?.first();
+        if owned.is_empty() {
+            return Err(unknown());
+        }
+        if owned.get::<bool>(2)? != Some(true) {
+            return Err(Error::NotOwnerOfTag {
+                tag: tag.into(),
+                owner: owned.get::<String>(1)?.unwrap_or_default(),
+            });
+        }
+        if client
+            .select(ROLE, Some(1), &[grantee.into()])?
+            .first()
+            .get::<bool>(1)?
+            != Some(true)
+        {
+            return Err(Error::UnknownRole { role: clip(grantee) });
+        }
+        client.update(LEND, None, &[tag.into(), user.into(), grantee.into()])?;
+        Ok(pg_sys::Datum::null())
+    })
 }
 
 /// Trigger of the tables that [`super::cache`] depends on.

@@ -20,6 +20,7 @@ use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip};
 use crate::shmem::{Failure, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
+use idgen_core::clock::BootMs;
 use idgen_core::segment::Take;
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering;
@@ -48,7 +49,10 @@ fn segment(call: Call) -> Result<pg_sys::Datum, Error> {
                 ask(slot);
                 first
             }
-            Take::Empty { .. } => wait_for_one(tag, slot)?,
+            Take::Empty { .. } => match wait_for_one(tag, slot)? {
+                Some(id) => id,
+                None => find_and_take(tag, user)?,
+            },
         },
         None => find_and_take(tag, user)?,
     };
@@ -62,30 +66,29 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
     if in_recovery() {
         return Err(Error::InRecovery);
     }
-    let slot = match cache::find(tag, user) {
-        Some(slot) => slot,
-        None => {
-            let found = catalog::find(&tag_name(tag), user)?;
-            if found.made_by_this_transaction {
-                return own::take(&found);
+    // Twice: a place may turn out to be of a space that is gone (a restore, a clone), and the look-up then
+    // finds the new one or says that there is no such tag.
+    for _ in 0..2 {
+        let slot = match cache::find(tag, user) {
+            Some(slot) => slot,
+            None => {
+                let found = catalog::find(&tag_name(tag), user)?;
+                if own::has_made(found.segment_id) {
+                    return own::take(&found);
+                }
+                let slot = shared.segment(&found.key());
+                let slot = slot.ok_or(Error::SegmentTableFull {
+                    segments_max: shared.segments_max(),
+                })?;
+                cache::remember(tag, user, slot, found.tables);
+                slot
             }
-            let place = shared.segment(found.database, found.segment_id);
-            let slot = place.ok_or(Error::SegmentTableFull {
-                segments_max: shared.segments_max(),
-            })?;
-            cache::remember(tag, user, slot, found.tables);
-            slot
+        };
+        if let Some(id) = wait_for_one(tag, slot)? {
+            return Ok(id);
         }
-    };
-    match slot.buffer.take(1) {
-        Take::Ids { first, refill, .. } => {
-            if refill {
-                ask(slot);
-            }
-            Ok(first)
-        }
-        Take::Empty { .. } => wait_for_one(tag, slot),
     }
+    Err(Error::UnknownTag { tag: tag_name(tag) })
 }
 
 /// A tag as text; no longer one exists, so it is cut to what a message can show.
@@ -107,11 +110,13 @@ fn ask(slot: &SegmentSlot) {
     }
 }
 
-/// The buffer is empty: sleep until the refill has published, interruptible, not for ever.
+/// Take one; while the buffer is empty sleep until the refill has published, interruptible, not for ever.
+/// `None`: the place is void, look the tag up again.
 #[cold]
 #[inline(never)]
-fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<i64, Error> {
+fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<Option<i64>, Error> {
     let began = clock::boot();
+    let mut asked_at: Option<BootMs> = None;
     slot.set_failure(Failure::None);
     slot.prepare_to_wait();
     let outcome = loop {
@@ -119,37 +124,54 @@ fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<i64, Error> {
             if refill {
                 ask(slot);
             }
-            break Ok(first);
+            break Ok(Some(first));
         }
-        let waited_ms = clock::boot().since(began);
-        if let Some(error) = settled(tag, slot, waited_ms) {
-            break Err(error);
+        let now = clock::boot();
+        match settled(tag, slot, now.since(began)) {
+            Some(Settled::Void) => break Ok(None),
+            Some(Settled::Refused(error)) => break Err(error),
+            None => {}
         }
-        ask(slot);
-        let left_ms = guc::segment_wait_ms().saturating_sub(waited_ms).max(1);
+        // At once after a range that others were quicker to use up, not at once after a failure.
+        if slot.failure() == Failure::None
+            || asked_at.is_none_or(|asked_at| now.since(asked_at) >= ASK_AGAIN_MS)
+        {
+            asked_at = Some(now);
+            ask(slot);
+        }
+        let left_ms = guc::segment_wait_ms().saturating_sub(now.since(began)).max(1);
         slot.wait(left_ms.min(ASK_AGAIN_MS));
     };
     slot.stop_waiting();
     outcome
 }
 
-/// The error that ends a wait, if it is time.
-fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Error> {
+/// How a wait ends without an id.
+enum Settled {
+    /// The tag is not where this place says it is.
+    Void,
+    Refused(Error),
+}
+
+fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
     let tag = || tag_name(tag);
     match slot.failure() {
         Failure::Gone => {
             cache::forget_all();
-            Some(Error::UnknownTag { tag: tag() })
+            Some(Settled::Void)
         }
         Failure::Exhausted => {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
-            Some(Error::TagExhausted { tag: tag(), limit_id })
+            Some(Settled::Refused(Error::TagExhausted { tag: tag(), limit_id }))
         }
-        failure if waited_ms >= guc::segment_wait_ms() => Some(Error::RefillTimedOut {
-            tag: tag(),
-            waited_ms,
-            cause: cause(slot, failure),
-        }),
+        failure if waited_ms >= guc::segment_wait_ms() => {
+            let cause = cause(slot, failure);
+            Some(Settled::Refused(Error::RefillTimedOut {
+                tag: tag(),
+                waited_ms,
+                cause,
+            }))
+        }
         _ => None,
     }
 }
@@ -158,7 +180,7 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Error> {
 fn cause(slot: &SegmentSlot, failure: Failure) -> String {
     match failure {
         Failure::RowLocked => match slot.blocker_pid.load(Ordering::Acquire) {
-            0 => "Another transaction holds the row of the tag; it has no process of its own (a prepared transaction: see pg_prepared_xacts).".into(),
+            0 => "Another transaction holds the row of the tag; no process is found for it: several hold it, or it is a prepared one (see pg_prepared_xacts).".into(),
             pid => format!("Process {pid} holds the row of the tag in its transaction."),
         },
         Failure::Error => "The refill worker met an error; the server log has it.".into(),

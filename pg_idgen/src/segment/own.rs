@@ -1,13 +1,14 @@
 //! Tags that the running transaction has made itself: no worker can see their row, so it grants to itself.
 //!
 //! The ranges live in this process and end with the transaction; what is left of them is burned. What was
-//! handed out is remembered above savepoints: a rollback to one takes the grant's row back, never the ids.
+//! handed out counts whatever savepoints do: a rollback to one takes the row of the tag back to an older
+//! `max_id`, never the ids, so before the commit the row is raised above them again.
 
 use super::catalog::Found;
-use super::grant::{Issuer, Refused, Wish, grant};
+use super::grant::{Issuer, Refused, Wish, burn, grant};
 use super::leaf;
 use crate::error::Error;
-use crate::owner::AsOwner;
+use crate::owner::{AsOwner, Tables, commit_durably};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::RefCell;
@@ -18,12 +19,34 @@ struct Own {
     next: i64,
     /// Last id of the range, inclusive; below `next` when it is used up.
     last: i64,
-    /// Highest id granted in this transaction.
+    /// Highest id granted in this transaction; 0: none.
     high_water: i64,
+    /// A savepoint was rolled back since: the row may be below `high_water`.
+    torn: bool,
 }
 
+/// A tag without a range.
+const EMPTY: Own = Own {
+    next: 1,
+    last: 0,
+    high_water: 0,
+    torn: false,
+};
+
 thread_local! {
+    /// The tags that this transaction has made.
     static RANGES: RefCell<HashMap<[u8; 16], Own>> = RefCell::default();
+}
+
+/// This transaction has inserted the row of a tag.
+pub fn note_made(segment_id: [u8; 16]) {
+    RANGES.with_borrow_mut(|ranges| ranges.insert(segment_id, EMPTY));
+}
+
+/// Whether this transaction has made the tag. (A row that it has merely changed is not its own: taking that
+/// change back must not take ids back.)
+pub fn has_made(segment_id: [u8; 16]) -> bool {
+    RANGES.with_borrow(|ranges| ranges.contains_key(&segment_id))
 }
 
 /// The next id of a tag that this transaction has made.
@@ -31,11 +54,12 @@ thread_local! {
 /// # Errors
 /// Tag exhausted.
 pub fn take(found: &Found) -> Result<i64, Error> {
-    let known = RANGES.with_borrow(|ranges| ranges.get(&found.segment_id).copied());
-    let mut own = match known {
-        Some(own) if own.next <= own.last => own,
-        known => refill(found, known)?,
-    };
+    let mut own = RANGES
+        .with_borrow(|ranges| ranges.get(&found.segment_id).copied())
+        .unwrap_or(EMPTY);
+    if own.next > own.last {
+        own = refill(found, own)?;
+    }
     let id = own.next;
     // `last` may be the largest bigint: an empty range is then one whose last lies below.
     match own.next.checked_add(1) {
@@ -46,14 +70,17 @@ pub fn take(found: &Found) -> Result<i64, Error> {
     Ok(id)
 }
 
-fn refill(found: &Found, known: Option<Own>) -> Result<Own, Error> {
+fn refill(found: &Found, own: Own) -> Result<Own, Error> {
+    leaf::ensure(&found.tag, found.tables)?;
     let wish = Wish {
         segment_id: found.segment_id,
+        space_id: found.space_id,
         issuer: Issuer::OwnTransaction,
-        lasted_ms: known.map(|_| 0),
-        above: known.map(|own| own.high_water),
+        lasted_ms: (own.high_water > 0).then_some(0),
+        above: own.high_water,
     };
-    let _as_owner = AsOwner::begin(found.owner);
+    commit_durably();
+    let _as_owner = AsOwner::begin(found.tables.owner);
     let granted = Spi::connect_mut(|client| grant(client, &wish)).map_err(|refused| match refused {
         Refused::Exhausted(exhausted) => Error::TagExhausted {
             tag: found.tag.clone(),
@@ -66,20 +93,17 @@ fn refill(found: &Found, known: Option<Own>) -> Result<Own, Error> {
             message: format!("grant of segment tag \"{}\": {other}", found.tag),
         },
     })?;
-    // The ids are out before the commit: a caller with synchronous_commit = off must not lose the row that
-    // covers them.
-    // SAFETY: sets a flag of the running transaction, which ends with it.
-    unsafe { pg_sys::ForceSyncCommit() };
     let (first, last) = (granted.range.first, granted.range.last());
     Ok(Own {
         next: first,
         last,
         high_water: last,
+        torn: own.torn,
     })
 }
 
 pub fn define_callbacks() {
-    // SAFETY: the callbacks have the right signatures, touch Rust memory only, and are never unloaded.
+    // SAFETY: the callbacks have the right signatures and are never unloaded.
     unsafe {
         pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut());
         pg_sys::RegisterSubXactCallback(Some(on_savepoint_end), std::ptr::null_mut());
@@ -88,13 +112,49 @@ pub fn define_callbacks() {
 
 #[pg_guard]
 extern "C-unwind" fn on_transaction_end(event: pg_sys::XactEvent::Type, _argument: *mut std::ffi::c_void) {
-    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
+    use pg_sys::XactEvent::{
+        XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PRE_PREPARE,
+        XACT_EVENT_PREPARE,
+    };
+    if matches!(event, XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE) {
+        mend_torn();
+    }
     if matches!(event, XACT_EVENT_ABORT | XACT_EVENT_COMMIT | XACT_EVENT_PREPARE) {
         RANGES.with_borrow_mut(HashMap::clear);
     }
-    if event == XACT_EVENT_ABORT {
+    if matches!(event, XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
         leaf::forget();
     }
+}
+
+/// Raise the rows above what was handed out under savepoints that are rolled back.
+fn mend_torn() {
+    let torn: Vec<([u8; 16], i64)> = RANGES.with_borrow(|ranges| {
+        ranges
+            .iter()
+            .filter(|(_, own)| own.torn)
+            .map(|(id, own)| (*id, own.high_water))
+            .collect()
+    });
+    if torn.is_empty() {
+        return;
+    }
+    // The rollback to the savepoint has taken this back too.
+    commit_durably();
+    // SAFETY: the transaction is still in progress; the snapshot is popped below or by its abort.
+    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
+    if let Some(tables) = Tables::of_this_database() {
+        let _as_owner = AsOwner::begin(tables.owner);
+        let mended = Spi::connect_mut(|client| {
+            torn.iter()
+                .try_for_each(|(segment_id, high_water)| burn(client, *segment_id, *high_water))
+        });
+        if let Err(error) = mended {
+            pgrx::error!("could not keep the ids of a rolled back savepoint from coming again: {error}");
+        }
+    }
+    // SAFETY: pushed above.
+    unsafe { pg_sys::PopActiveSnapshot() };
 }
 
 #[pg_guard]
@@ -105,8 +165,12 @@ extern "C-unwind" fn on_savepoint_end(
     _argument: *mut std::ffi::c_void,
 ) {
     if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        // The row may be back at an older max_id, so what is left of the range is no longer covered by it.
-        RANGES.with_borrow_mut(|ranges| ranges.values_mut().for_each(|own| own.last = i64::MIN));
+        RANGES.with_borrow_mut(|ranges| {
+            for own in ranges.values_mut().filter(|own| own.high_water > 0) {
+                // What is left of the range is no longer covered by the row.
+                (own.last, own.torn) = (i64::MIN, true);
+            }
+        });
         leaf::forget();
     }
 }

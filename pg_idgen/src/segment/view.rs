@@ -25,11 +25,12 @@ fn segment_buffers(call: Call) -> Result<pg_sys::Datum, Error> {
     Ok(rows.done())
 }
 
-fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 9] {
+fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 10] {
     let granted_ms = slot.granted_boot_ms.load(Relaxed);
     let blocker_pid = slot.blocker_pid.load(Relaxed) as i32;
     [
-        uuid_datum(slot.id()),
+        uuid_datum(slot.key().segment_id),
+        uuid_datum(slot.key().space_id),
         unsigned_datum(slot.buffer.remaining()),
         integer_datum(slot.step.load(Relaxed) as i32),
         unsigned_datum(slot.refills.load(Relaxed)),

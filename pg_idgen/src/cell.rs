@@ -1,0 +1,44 @@
+//! The cell that a server belongs to, on disk.
+//!
+//! Shared memory forgets the cell with every restart; the data directory must not, because its tables hold the
+//! cell's ids and snowflakes are unique within one cell only. A base backup carries the file along with the
+//! tables, a dump does not.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use uuid::Uuid;
+
+/// In the data directory, which is the working directory of every server process.
+const FILE: &str = "pg_idgen_cell";
+
+/// The cell of this data directory. A file that cannot be read as one stops the server's start: minting for
+/// some other cell could repeat ids.
+pub fn remembered() -> Option<[u8; 16]> {
+    let text = match fs::read_to_string(FILE) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => stop(&error.to_string()),
+    };
+    match Uuid::try_parse(text.trim()) {
+        Ok(cell) => Some(cell.into_bytes()),
+        Err(error) => stop(&error.to_string()),
+    }
+}
+
+fn stop(reason: &str) -> ! {
+    pgrx::error!("file \"{FILE}\" in the data directory does not name the cell of this server: {reason}");
+}
+
+/// Write the cell down; on disk when this returns.
+///
+/// # Errors
+/// Those of the file system; nothing may be minted then.
+pub fn remember(cell_id: [u8; 16]) -> io::Result<()> {
+    let new = format!("{FILE}.new");
+    let mut file = File::create(&new)?;
+    writeln!(file, "{}", Uuid::from_bytes(cell_id))?;
+    file.sync_all()?;
+    fs::rename(&new, FILE)?;
+    File::open(Path::new("."))?.sync_all()
+}
