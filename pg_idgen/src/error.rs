@@ -262,7 +262,7 @@ impl Error {
                 "IG105",
                 "this server has minted under another cell",
                 format!("It belongs to cell {installed}, the lease comes from cell {offered}."),
-                "Snowflakes are unique within one cell only: point idgend at the store of the first.",
+                "Snowflakes are unique within one cell only: point idgend at the store of the first. If that is gone for good, docs/operations.md says when the file pg_idgen_cell may be deleted.",
             ),
             Self::CellNotKept { reason } => report(
                 "58030",

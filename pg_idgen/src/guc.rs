@@ -93,7 +93,7 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"idgen.max_segments",
         c"How many tags can be served from shared memory, over all databases.",
-        c"Takes 384 bytes of shared memory each.",
+        c"Takes 384 bytes of shared memory each. Every database that uses segments takes one place more.",
         &MAX_SEGMENTS,
         16,
         1_000_000,

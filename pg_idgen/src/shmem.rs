@@ -7,6 +7,7 @@
 //! the publishing of ranges. Under them there is arithmetic only. The path of an id takes neither.
 
 use crate::guc;
+use crate::segment::failure::Failure;
 use idgen_core::clock::{BootMs, ClockAnchor, ClockReading, UnixMs};
 use idgen_core::mint::{Identities, Slot};
 use idgen_core::segment::Buffer;
@@ -42,33 +43,6 @@ pub struct RefillWorker {
     /// The process that has this entry got into its database.
     pub served: AtomicBool,
     latch: AtomicPtr<pg_sys::Latch>,
-}
-
-/// Why the last refill of a tag failed; the codes of [`SegmentSlot::failure`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    None,
-    /// Another transaction holds the tag's row.
-    RowLocked,
-    /// The tag is not in the table (any more).
-    Gone,
-    /// Nothing is left below its limit.
-    Exhausted,
-    /// The worker met an error; the server log has it.
-    Error,
-    /// No background worker could be started.
-    NoWorker,
-}
-
-impl Failure {
-    const ALL: [Self; 6] = [
-        Self::None,
-        Self::RowLocked,
-        Self::Gone,
-        Self::Exhausted,
-        Self::Error,
-        Self::NoWorker,
-    ];
 }
 
 /// One tag in use: its ranges and what its refill knows.
@@ -570,16 +544,11 @@ impl SegmentSlot {
     }
 
     pub fn failure(&self) -> Failure {
-        let code = self.failure.load(Ordering::Acquire) as usize;
-        Failure::ALL.get(code).copied().unwrap_or(Failure::Error)
+        Failure::from_code(self.failure.load(Ordering::Acquire))
     }
 
     pub fn set_failure(&self, failure: Failure) {
-        let code = Failure::ALL
-            .iter()
-            .position(|known| *known == failure)
-            .unwrap_or(0);
-        self.failure.store(code as u32, Ordering::Release);
+        self.failure.store(failure.code(), Ordering::Release);
     }
 
     /// Register for the next [`Self::wake_waiters`]; look at the buffer again before sleeping.

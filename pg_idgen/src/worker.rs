@@ -10,9 +10,10 @@
 //! callers, who ask again every 100 ms.
 
 use crate::owner::{AsOwner, Tables};
+use crate::segment::failure::Failure;
 use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
 use crate::segment::{leaf, wanted_in};
-use crate::shmem::{Failure, RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
+use crate::shmem::{RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::segment::Publication;
 use pgrx::bgworkers::{

@@ -10,6 +10,7 @@
 
 mod cache;
 mod catalog;
+pub mod failure;
 pub mod grant;
 pub mod leaf;
 mod manage;
@@ -18,8 +19,9 @@ mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip};
-use crate::shmem::{Failure, SegmentSlot, Shared, shared};
+use crate::shmem::{SegmentSlot, Shared, shared};
 use crate::{clock, guc};
+use failure::Failure;
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Take;
 use pgrx::pg_sys;

@@ -1,0 +1,38 @@
+//! Why a refill brought nothing: what the worker leaves in shared memory for those who wait.
+
+/// Outcome of the last refill of a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    None,
+    /// Another transaction holds the tag's row.
+    RowLocked,
+    /// The tag is not in the table (any more), or the space it was found in is gone.
+    Gone,
+    /// Nothing is left below its limit.
+    Exhausted,
+    /// The worker met an error; the server log has it.
+    Error,
+    /// No background worker could be started.
+    NoWorker,
+}
+
+impl Failure {
+    const ALL: [Self; 6] = [
+        Self::None,
+        Self::RowLocked,
+        Self::Gone,
+        Self::Exhausted,
+        Self::Error,
+        Self::NoWorker,
+    ];
+
+    /// As a word in shared memory.
+    pub fn code(self) -> u32 {
+        Self::ALL.iter().position(|known| *known == self).unwrap_or(0) as u32
+    }
+
+    /// A word that nobody has written means that something is wrong.
+    pub fn from_code(code: u32) -> Self {
+        Self::ALL.get(code as usize).copied().unwrap_or(Self::Error)
+    }
+}
