@@ -513,6 +513,18 @@ fn a_tight_loop_uses_every_sequence_of_every_millisecond() {
     }
 }
 
+/// After a full millisecond the traffic is dense: the next one, wherever it lies, starts at 0.
+#[test]
+fn after_a_full_millisecond_no_sequence_is_left_out() {
+    let mut single = Single::new();
+    for i in 0..100 {
+        let wall = START_TICK + i * 50;
+        let (tick, seq, len) = single.call(&POLICY, 5_000, wall, i * 50).unwrap();
+        assert_eq!((tick, seq + len), (wall, 4_096));
+        assert!(i == 0 || seq == 0, "started at {seq}");
+    }
+}
+
 /// Ids made at a low rate must not all be even, or shards by `id % n` stay empty.
 #[test]
 fn ids_at_a_low_rate_are_spread_over_the_residues() {

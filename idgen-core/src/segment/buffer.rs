@@ -314,7 +314,6 @@ impl Buffer {
         self.base[index].store(range.base, Ordering::Relaxed);
         self.len[index].store(range.len, Ordering::Relaxed);
         self.ready.store(generation, Ordering::Release);
-        self.leave_used_up_range();
         Ok(())
     }
 
@@ -327,8 +326,7 @@ impl Buffer {
         generation_of(self.word.load(Ordering::Acquire)) >= ready
     }
 
-    /// What the next taker would do first. A used-up range takes no room, and the range behind it is the
-    /// current one, also before somebody comes to take from it.
+    /// What the next taker would do first: a used-up range takes no room while nobody comes to take.
     fn leave_used_up_range(&self) {
         let word = self.word.load(Ordering::Acquire);
         let len = self.len[index_of(generation_of(word))].load(Ordering::Relaxed);

@@ -151,10 +151,15 @@ impl Ranges for Copy {
         self.incarnation.load(Ordering::Acquire)
     }
 
-    fn publish(&self, range: Publication) -> bool {
+    fn has_room(&self) -> bool {
         self.leave_used_up_range();
         let ready = self.ready.load(Ordering::Acquire);
-        let full = (self.word.load(Ordering::Acquire) >> 24) < ready;
+        self.word.load(Ordering::Acquire) >> 24 >= ready
+    }
+
+    fn publish(&self, range: Publication) -> bool {
+        let full = !self.has_room();
+        let ready = self.ready.load(Ordering::Acquire);
         let late = self.incarnation.load(Ordering::Acquire) != range.incarnation;
         if self.rules.room_checked && full || self.rules.incarnation_checked && late {
             return false;
@@ -166,7 +171,6 @@ impl Ranges for Copy {
         self.base[index(generation)].store(range.base, Ordering::Relaxed);
         self.len[index(generation)].store(range.len, Ordering::Relaxed);
         self.ready.store(generation, Ordering::Release);
-        self.leave_used_up_range();
         true
     }
 

@@ -17,6 +17,8 @@ pub trait Ranges: Send + Sync + 'static {
     fn take(&self, n: u64) -> Take;
     fn take_of(&self, incarnation: u64, n: u64) -> Option<Take>;
     fn incarnation(&self) -> u64;
+    /// Moves on from a range that is used up.
+    fn has_room(&self) -> bool;
     /// Under the lock.
     fn publish(&self, range: Publication) -> bool;
     /// Under the lock; what was burned.
@@ -34,6 +36,10 @@ impl Ranges for Buffer {
 
     fn incarnation(&self) -> u64 {
         Buffer::incarnation(self)
+    }
+
+    fn has_room(&self) -> bool {
+        Buffer::has_room(self)
     }
 
     fn publish(&self, range: Publication) -> bool {
@@ -190,6 +196,7 @@ fn execution<B: Ranges>(buffer: B, scenario: Scenario) -> usize {
         .iter()
         .filter_map(|&len| world.refill(len))
         .collect();
+    world.buffer.has_room();
     let (mut taken, mut refills_asked) = world.taker(scenario.taken_before, scenario);
     let takers = scenario.takes.iter().map(|&takes| {
         let world = Arc::clone(&world);

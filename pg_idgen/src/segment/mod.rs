@@ -42,23 +42,24 @@ pub fn define_callbacks() {
 fn segment(call: Call) -> Result<pg_sys::Datum, Error> {
     let tag = call.text_bytes(0).ok_or(Error::NullArgument { name: "tag" })?;
     let user = current_user();
-    let id = match cache::last(tag, user) {
-        Some(slot) => match slot.buffer.take(1) {
-            Take::Ids {
-                first, refill: false, ..
-            } => first,
-            Take::Ids { first, .. } => {
-                ask(slot);
-                first
-            }
-            Take::Empty { .. } => match wait_for_one(tag, slot)? {
-                Some(id) => id,
-                None => find_and_take(tag, user)?,
-            },
-        },
+    let last = cache::last(tag, user);
+    let id = match last.and_then(take_now) {
+        Some(id) => id,
         None => find_and_take(tag, user)?,
     };
     Ok(pg_sys::Datum::from(id))
+}
+
+/// The next id of what is in memory.
+#[inline(always)]
+fn take_now(slot: &SegmentSlot) -> Option<i64> {
+    let Take::Ids { first, refill, .. } = slot.buffer.take(1) else {
+        return None;
+    };
+    if refill {
+        ask(slot);
+    }
+    Some(first)
 }
 
 #[cold]
@@ -86,6 +87,9 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
                 slot
             }
         };
+        if let Some(id) = take_now(slot) {
+            return Ok(id);
+        }
         if let Some(id) = wait_for_one(tag, slot)? {
             return Ok(id);
         }
@@ -112,7 +116,7 @@ fn ask(slot: &SegmentSlot) {
     }
 }
 
-/// Take one; while the buffer is empty sleep until the refill has published, interruptible, not for ever.
+/// While the buffer is empty sleep until the refill has published, interruptible, not for ever; then take one.
 /// `None`: the place is void, look the tag up again.
 #[cold]
 #[inline(never)]
@@ -122,11 +126,8 @@ fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<Option<i64>, Error> {
     slot.set_failure(Failure::None);
     slot.prepare_to_wait();
     let outcome = loop {
-        if let Take::Ids { first, refill, .. } = slot.buffer.take(1) {
-            if refill {
-                ask(slot);
-            }
-            break Ok(Some(first));
+        if let Some(id) = take_now(slot) {
+            break Ok(Some(id));
         }
         let now = clock::boot();
         match settled(tag, slot, now.since(began)) {
