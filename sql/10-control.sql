@@ -43,7 +43,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_fence_lease';
 COMMENT ON FUNCTION idgen.fence_lease(uuid, text, integer, bigint, bigint) IS
-'Daemon: close this token now. After the call returns no id of it is minted. Returns the exact last millisecond (Unix ms) that it may have minted in (floor - 1 when it minted nothing), or NULL when that token is not the latest one installed. Error: IG101 another boot id.';
+'Daemon: close this token now. After the call returns no id of it is minted. Returns the exact last millisecond (Unix ms) that it may have minted in (floor - 1 when it minted nothing, or floor where a token before it had been closed right below), or NULL when that token is not the latest one installed. Error: IG101 another boot id.';
 
 CREATE FUNCTION idgen.slot_states(
     OUT kind text, OUT identity integer, OUT state text, OUT generation integer,
@@ -54,4 +54,4 @@ RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 8
 AS 'MODULE_PATHNAME', 'idgen_slot_states';
 COMMENT ON FUNCTION idgen.slot_states() IS
-'Every identity that was installed since this shared memory was made. state: open, expired (deadline passed), fenced. *_ms are Unix ms except deadline_ms (CLOCK_BOOTTIME ms); last_ms is floor_ms - 1 when nothing was minted. Without shared memory: no rows.';
+'Every identity that was installed since this shared memory was made. state: open, expired (deadline passed), fenced. *_ms are Unix ms except deadline_ms (CLOCK_BOOTTIME ms); last_ms is floor_ms - 1, at the most floor_ms, when nothing was minted. Without shared memory: no rows.';
