@@ -28,7 +28,10 @@ v1_function!(idgen_snowflake, snowflake);
 #[inline(always)]
 fn snowflake(_call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
-    let minted = mint_now(shared, 1)?;
+    let minted = match attempt(shared, 1) {
+        Ok(minted) => minted,
+        Err(refusal) => persist(shared, 1, refusal)?,
+    };
     Ok(pg_sys::Datum::from(id_of(&minted)))
 }
 
@@ -37,16 +40,8 @@ fn snowflake(_call: Call) -> Result<pg_sys::Datum, Error> {
 /// # Errors
 /// As `idgen_snowflake()`.
 pub fn mint_run(shared: &Shared, n: u64) -> Result<(i64, u64), Error> {
-    let minted = mint_now(shared, n)?;
+    let minted = attempt(shared, n).or_else(|refusal| persist(shared, n, refusal))?;
     Ok((id_of(&minted), minted.run.len))
-}
-
-#[inline(always)]
-fn mint_now(shared: &Shared, n: u64) -> Result<Minted, Error> {
-    match attempt(shared, n) {
-        Ok(minted) => Ok(minted),
-        Err(refusal) => persist(shared, n, refusal),
-    }
 }
 
 /// The id of the first sequence of a run. The fields fit by construction: the tick is below the ceiling, which
