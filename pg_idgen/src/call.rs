@@ -308,6 +308,19 @@ pub fn current_user() -> pg_sys::Oid {
     unsafe { idgen_user_id() }
 }
 
+/// The database of this session.
+pub fn current_database() -> u32 {
+    // SAFETY: a plain variable of this process.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+/// This process, as Postgres numbers it.
+#[inline(always)]
+pub fn own_pid() -> i32 {
+    // SAFETY: a plain variable of this process.
+    unsafe { pg_sys::MyProcPid }
+}
+
 unsafe extern "C-unwind" {
     fn idgen_alloc_uuid() -> *mut std::ffi::c_void;
     fn idgen_user_id() -> pg_sys::Oid;

@@ -211,8 +211,9 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     })?))
 }
 
-/// Remember the cell on disk before its first lease opens, or refuse one that is not the remembered. (Two
-/// daemons cannot race here: one session is the daemon's, and a race would be decided again under the lock.)
+/// Remember the cell on disk before its first lease opens, or refuse one that is not the remembered. One session is
+/// the daemon's, so nobody races here; if two did all the same, with two cells, the lock lets one of them in, and a
+/// file that names the other makes the server refuse leases after its next start.
 fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
     match shared.cell_id() {
         Some(remembered) if remembered != cell_id => Err(other_cell(remembered, cell_id)),

@@ -6,6 +6,7 @@
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
 //! the publishing of ranges. Under them there is arithmetic only. The path of an id takes neither.
 
+use crate::call::own_pid;
 use crate::guc;
 use crate::segment::failure::Failure;
 use idgen_core::clock::{BootMs, ClockAnchor, ClockReading, UnixMs};
@@ -252,11 +253,8 @@ impl Shared {
 
     /// The cell of the first install.
     pub fn cell_id(&self) -> Option<[u8; 16]> {
-        let halves = [
-            self.cell_id[0].load(Ordering::Acquire),
-            self.cell_id[1].load(Ordering::Acquire),
-        ];
-        (halves != [0, 0]).then(|| join(halves))
+        let cell_id = load_id(&self.cell_id);
+        (cell_id != [0; 16]).then_some(cell_id)
     }
 
     /// Once, before the first lease opens and after [`crate::cell::remember`].
@@ -266,8 +264,7 @@ impl Shared {
 
     /// Let this session be the daemon's until it ends. `false`: another one is.
     pub fn claim_for_this_session(&self) -> bool {
-        // SAFETY: a plain variable of this process.
-        let pid = unsafe { pg_sys::MyProcPid };
+        let pid = own_pid();
         match self
             .daemon_pid
             .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
@@ -416,8 +413,7 @@ impl Shared {
 #[pg_guard]
 extern "C-unwind" fn end_claim(_code: i32, _argument: pg_sys::Datum) {
     if let Some(shared) = shared() {
-        // SAFETY: a plain variable of this process.
-        let pid = unsafe { pg_sys::MyProcPid };
+        let pid = own_pid();
         // Nothing to do if it is not this process's: there is one claim per session.
         let _ = shared
             .daemon_pid

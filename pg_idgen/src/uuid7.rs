@@ -1,7 +1,7 @@
 //! `idgen_uuidv7()`: state of one process, random bits drawn from the server's strong source in batches.
 
 use crate::boundary::unix_us;
-use crate::call::{Call, uuid_result, v1_function};
+use crate::call::{Call, own_pid, uuid_result, v1_function};
 use crate::clock;
 use crate::error::Error;
 use idgen_core::uuidv7::{Generator, RandomPool};
@@ -53,8 +53,7 @@ fn uuidv7_at(call: Call) -> Result<pg_sys::Datum, Error> {
 
 #[inline(always)]
 fn random(state: &mut State) -> Result<u64, Error> {
-    // SAFETY: a plain variable of this process.
-    let pid = unsafe { pg_sys::MyProcPid };
+    let pid = own_pid();
     match state.pool.take() {
         Some(random) if state.pid == pid => Ok(random),
         _ => draw(state, pid),

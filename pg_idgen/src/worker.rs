@@ -9,6 +9,7 @@
 //! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
 //! callers, who ask again every 100 ms.
 
+use crate::call::own_pid;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::failure::Failure;
 use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
@@ -147,8 +148,6 @@ impl Launcher {
         self.shared.refill_workers[entry]
             .served
             .store(false, Ordering::Release);
-        // SAFETY: a plain variable of this process.
-        let own_pid = unsafe { pg_sys::MyProcPid };
         let worker = BackgroundWorkerBuilder::new("pg_idgen refill worker")
             .set_type("pg_idgen refill worker")
             .set_library(LIBRARY)
@@ -157,7 +156,7 @@ impl Launcher {
             .set_argument(Some(pg_sys::Datum::from(
                 (entry as u64) << 32 | u64::from(database),
             )))
-            .set_notify_pid(own_pid)
+            .set_notify_pid(own_pid())
             .load_dynamic();
         match worker {
             Ok(worker) => self.running.push(Running {
@@ -244,12 +243,8 @@ fn pin_settings() {
 /// Serve one request: one short transaction, then publish.
 fn refill(shared: &Shared, slot: &SegmentSlot) {
     slot.wanted.store(false, Ordering::SeqCst);
-    let SegmentKey {
-        database,
-        segment_id,
-        space_id,
-    } = slot.key();
-    if slot.key() == SegmentKey::leaves_of(database) {
+    let key = slot.key();
+    if key == SegmentKey::leaves_of(key.database) {
         slot.set_failure(if make_leaves() {
             Failure::None
         } else {
@@ -273,8 +268,8 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         granted_ms => Some(began.0.saturating_sub(granted_ms)),
     };
     let wish = Wish {
-        segment_id,
-        space_id,
+        segment_id: key.segment_id,
+        space_id: key.space_id,
         issuer: Issuer::RefillWorker,
         lasted_ms,
         above: slot.high_water.load(Ordering::Acquire),

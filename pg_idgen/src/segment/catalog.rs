@@ -1,5 +1,6 @@
 //! Looking a tag up: does it exist, may this role use it, who made it.
 
+use crate::call::current_database;
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::shmem::SegmentKey;
@@ -16,10 +17,8 @@ pub struct Found {
 impl Found {
     /// Its place in shared memory.
     pub fn key(&self) -> SegmentKey {
-        // SAFETY: a plain variable of this process.
-        let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
         SegmentKey {
-            database,
+            database: current_database(),
             segment_id: self.segment_id,
             space_id: self.space_id,
         }

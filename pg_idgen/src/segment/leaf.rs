@@ -7,7 +7,7 @@
 //! that making leaves takes until it ends, and lend its settings and its extension script to the tables.
 
 use super::cache;
-use crate::call::accept_invalidations;
+use crate::call::{accept_invalidations, current_database};
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::parse::POSTGRES_EPOCH_MS;
@@ -66,12 +66,7 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
         return Ok(());
     }
     let shared = shared().ok_or(Error::NotPreloaded)?;
-    // SAFETY: a plain variable of this process.
-    let database = unsafe { pgrx::pg_sys::MyDatabaseId }.to_u32();
-    let slot = shared.segment(&SegmentKey::leaves_of(database));
-    let slot = slot.ok_or(Error::SegmentTableFull {
-        segments_max: shared.segments_max(),
-    })?;
+    let slot = super::place(shared, &SegmentKey::leaves_of(current_database()))?;
     let began = clock::boot();
     slot.prepare_to_wait();
     let outcome = loop {

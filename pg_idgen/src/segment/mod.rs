@@ -19,7 +19,7 @@ mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip};
-use crate::shmem::{SegmentSlot, Shared, shared};
+use crate::shmem::{SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use failure::Failure;
 use idgen_core::clock::BootMs;
@@ -79,10 +79,7 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
                 if own::has_made(found.segment_id) {
                     return own::take(&found);
                 }
-                let slot = shared.segment(&found.key());
-                let slot = slot.ok_or(Error::SegmentTableFull {
-                    segments_max: shared.segments_max(),
-                })?;
+                let slot = place(shared, &found.key())?;
                 cache::remember(tag, user, slot, found.tables);
                 slot
             }
@@ -95,6 +92,13 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
         }
     }
     Err(Error::UnknownTag { tag: tag_name(tag) })
+}
+
+/// The place in shared memory for a tag, or for the leaves of a database.
+fn place(shared: &'static Shared, key: &SegmentKey) -> Result<&'static SegmentSlot, Error> {
+    shared.segment(key).ok_or(Error::SegmentTableFull {
+        segments_max: shared.segments_max(),
+    })
 }
 
 /// A tag as text; no longer one exists, so it is cut to what a message can show.

@@ -1,6 +1,8 @@
 //! What `idgen.segments` shows of shared memory.
 
-use crate::call::{Call, boolean_datum, integer_datum, unsigned_datum, uuid_datum, v1_function};
+use crate::call::{
+    Call, boolean_datum, current_database, integer_datum, unsigned_datum, uuid_datum, v1_function,
+};
 use crate::clock;
 use crate::error::Error;
 use crate::shmem::{SegmentSlot, shared};
@@ -11,8 +13,7 @@ v1_function!(idgen_segment_buffers, segment_buffers);
 
 fn segment_buffers(call: Call) -> Result<pg_sys::Datum, Error> {
     let mut rows = call.rows()?;
-    // SAFETY: a plain variable of this process.
-    let database = unsafe { pg_sys::MyDatabaseId }.to_u32();
+    let database = current_database();
     if let Some(shared) = shared() {
         let now = clock::boot().0;
         for slot in shared
