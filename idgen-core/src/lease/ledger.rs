@@ -14,7 +14,8 @@ use core::fmt;
 pub struct Cell {
     /// Snowflakes are unique within one cell and one format.
     pub cell_id: CellId,
-    /// Name of the format that worker identities mint.
+    /// The plan of the formats that workers mint (see [`crate::format::plan`]): a text, compared by value, that
+    /// only the server and whoever switches it need to understand.
     pub worker_format: String,
     /// Its parity names the half of the pool that may be leased.
     pub epoch: Epoch,
@@ -153,6 +154,9 @@ pub struct GrantPlan {
     pub epoch: Epoch,
     /// The epoch's name, compared as well.
     pub epoch_nonce: EpochNonce,
+    /// The cell's plan of formats; another one refuses the grant, because its windows may reach beyond a switch
+    /// that the daemon does not know of.
+    pub formats: String,
     /// The shared memory it is for.
     pub boot_id: BootId,
     /// The identities.
@@ -241,7 +245,8 @@ pub enum Standing {
 }
 
 /// Looks a held lease up. All identities of a lease change together, so rows of differing revision
-/// cannot be the work of this daemon alone: that counts as lost.
+/// cannot be the work of this daemon alone: that counts as lost. So does a floor below that of the cell, which
+/// may have forgotten which format the time before it was in.
 #[must_use]
 pub fn settle_renewal(
     snapshot: &Snapshot,
@@ -265,7 +270,9 @@ pub fn settle_renewal(
                 && holder.boot_id == boot_id
                 && !holder.expired
         });
-        if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
+        let together = guard.is_none_or(|guard| guard == row.revision);
+        let allowed = row.ceiling >= held.window.ceiling && held.window.floor >= snapshot.cell.min_floor;
+        if !mine || !together || !allowed {
             return Standing::Lost;
         }
         guard = Some(row.revision);
@@ -364,6 +371,7 @@ mod tests {
         let plan = GrantPlan {
             epoch: Epoch(0),
             epoch_nonce: EpochNonce(1),
+            formats: "classic".to_owned(),
             boot_id: BOOT,
             grants,
         };
@@ -493,6 +501,17 @@ mod tests {
             let standing = settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)]);
             assert_eq!(standing, Standing::Lost, "{what}");
         }
+    }
+
+    #[test]
+    fn a_lease_that_begins_below_the_cells_floor_is_replaced() {
+        let with = |min_floor| {
+            let mut snapshot = snapshot(vec![row(1)]);
+            snapshot.cell.min_floor = UnixMs(min_floor);
+            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)])
+        };
+        assert!(matches!(with(100), Standing::Mine { .. }));
+        assert_eq!(with(101), Standing::Lost);
     }
 
     #[test]

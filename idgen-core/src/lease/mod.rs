@@ -10,7 +10,8 @@
 //!  class    workers and shards               window  floor and ceiling arithmetic
 //!  pool     which workers to ask for         listed  which shards, and who has them
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
-//!  token    fencing tokens and names         step    was the wall clock stepped?
+//!  token    fencing tokens and names         step    was the wall clock stepped, is it right now?
+//!  switch   another format from a moment on
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -21,6 +22,7 @@ pub mod ledger;
 pub mod listed;
 pub mod pool;
 pub mod step;
+pub mod switch;
 pub mod timing;
 pub mod token;
 pub mod window;
@@ -30,7 +32,8 @@ pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
 pub use pool::{Memory, Wanted};
-pub use step::{ClockVerdict, StepGuard};
+pub use step::{ClockVerdict, KernelClock, StepGuard};
+pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use timing::{Timing, TimingError, TimingSpec};
 pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, Token};
 pub use window::{Leased, Window};

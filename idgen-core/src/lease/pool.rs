@@ -186,6 +186,7 @@ pub fn plan_grant(
     Ok(GrantPlan {
         epoch: cell.epoch,
         epoch_nonce: cell.epoch_nonce,
+        formats: cell.worker_format.clone(),
         boot_id: asked.boot_id,
         grants,
     })

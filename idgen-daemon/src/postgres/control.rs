@@ -170,7 +170,7 @@ impl Control {
                     &CONTRACT_VERSION,
                     &lease.boot_id,
                     &Uuid::from_u128(cell.cell_id.0),
-                    &format_of(self.class, cell),
+                    &formats_of(self.class, cell),
                     &self.class.name(),
                     &lease.epoch,
                     &lease.revision,
@@ -261,10 +261,10 @@ impl Control {
 }
 
 /// What ids of the class look like: that of workers is a property of the cell, that of shards is fixed.
-fn format_of(class: Class, cell: &Cell) -> &str {
+fn formats_of(class: Class, cell: &Cell) -> String {
     match class {
-        Class::Worker => &cell.worker_format,
-        Class::Shard => SHARDED.name,
+        Class::Worker => cell.worker_format.clone(),
+        Class::Shard => SHARDED.to_string(),
     }
 }
 

@@ -371,6 +371,7 @@ fn an_unknown_grant_is_looked_up_before_another_is_asked_for() {
     let plan = GrantPlan {
         epoch: Epoch(0),
         epoch_nonce: EpochNonce(1),
+        formats: "classic".to_owned(),
         boot_id: BOOT,
         grants: vec![planned],
     };

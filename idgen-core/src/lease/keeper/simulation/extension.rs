@@ -15,6 +15,8 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) boot_id: BootId,
+    /// What it was told about formats; `None`: nothing yet.
+    pub(super) formats: Option<FormatPlan>,
     pub(super) slots: BTreeMap<Identity, Slot>,
 }
 
@@ -23,6 +25,7 @@ impl Node {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
+        self.server.formats = Some(self.formats());
         for leased in &held.leased {
             let slot = self.server.slots.get(&leased.identity);
             if slot.is_some_and(|slot| slot.token == held.token) {
@@ -58,6 +61,7 @@ impl Node {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
+        self.server.formats = Some(self.formats());
         for leased in &held.leased {
             match self.server.slots.get_mut(&leased.identity) {
                 Some(slot) if slot.open && slot.token == held.token => {
@@ -104,6 +108,8 @@ impl Node {
                         "minted twice"
                     );
                     assert!(at <= ground.committed[&(*identity, slot.token)]);
+                    let formats = server.formats.expect("published before any window");
+                    assert_eq!(*formats.at(at), ground.format_at(at), "minted in another format");
                 }
             }
         }

@@ -3,7 +3,8 @@
 //!
 //! The servers and the store follow the rules that the extension and the adapters follow. What is checked
 //! is what the product promises: no timestamp of an identity is minted under two tokens, nothing is
-//! minted above a committed ceiling, and the keeper never asks for what its rules forbid.
+//! minted above a committed ceiling, every timestamp is minted in the format that the cell has for it, however often
+//! it is switched, and the keeper never asks for what its rules forbid.
 //!
 //! A failing run prints its steps, shrunk; proptest keeps its seed in `proptest-regressions`.
 
@@ -16,12 +17,14 @@ use self::node::Node;
 use self::store::Ground;
 use super::*;
 use crate::clock::UnixMs;
+use crate::format::{CLASSIC, CellFormat, FormatPlan, REGIONAL};
 use crate::lease::class::Class;
 use crate::lease::ledger::{
     Cell, Holder, PlannedGrant, Row, Snapshot, Standing, settle_grant, settle_renewal,
 };
 use crate::lease::pool::{Memory, PlanFor, Wanted, half, plan_grant};
 use crate::lease::step::StepGuard;
+use crate::lease::switch::plan_switch;
 use crate::lease::timing::{Timing, TimingSpec};
 use crate::lease::token::{CellId, Epoch, EpochNonce, Identity, InstanceId};
 use crate::lease::window::Window;
@@ -59,6 +62,8 @@ enum Step {
     At(usize, NodeStep),
     /// Another daemon takes what it can get, and mints at once.
     Rival,
+    /// Somebody switches the format of the cell, this much later than the earliest moment there is.
+    Switch(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
         // One of the two has more to do, so that it gets somewhere.
         36 => (prop_oneof![2 => Just(0usize), 1 => Just(1)], node_step).prop_map(|(node, step)| Step::At(node, step)),
         2 => Just(Step::Rival),
+        1 => (0u64..3_000).prop_map(Step::Switch),
     ]
 }
 
@@ -134,6 +140,7 @@ impl World {
             Step::Wait(ms) => self.ground.now += ms,
             Step::At(node, step) => self.nodes[node].run(&mut self.ground, step),
             Step::Rival => self.ground.rival(),
+            Step::Switch(later_ms) => drop(self.ground.switch(later_ms)),
         }
     }
 
@@ -229,4 +236,33 @@ fn a_server_that_crashed_waits_for_its_own_window_only() {
             world.nodes[0].state
         );
     }
+}
+
+/// A renewal that meets a fresh switch finds out, and succeeds all the same.
+#[test]
+fn a_switch_costs_no_lease_and_is_known_before_its_moment() {
+    let mut world = World::new(Class::Worker);
+    for node in [0, 1] {
+        world.rest(node, 4);
+    }
+    let installs = world.nodes.each_ref().map(|node| node.installs);
+    let at = world.ground.switch(0).unwrap();
+    while world.ground.wall() <= at.saturating_add(5_000) {
+        for node in [0, 1] {
+            world.rest(node, 1);
+            world.run(Step::At(node, NodeStep::Mint));
+        }
+    }
+    assert_eq!(installs, world.nodes.each_ref().map(|node| node.installs));
+    assert!(
+        world.ground.minted.keys().any(|(_, minted)| *minted >= at),
+        "somebody minted beyond it"
+    );
+    // The first switch is dropped from the plan: leases from before it are replaced.
+    world.ground.switch(0).unwrap();
+    world.rest(0, 16);
+    assert_eq!(
+        (world.nodes[0].installs, world.open(0).len()),
+        (installs[0] + 1, COUNT)
+    );
 }

@@ -31,6 +31,8 @@ pub(super) struct Node {
     pub(super) state: State,
     pub(super) instance: InstanceId,
     pub(super) memory: Memory,
+    /// As it was read last.
+    pub(super) cell: Option<Cell>,
     steps: StepGuard,
     stopping: bool,
     wall_set_ms: i64,
@@ -56,11 +58,13 @@ impl Node {
             state: State::new(),
             instance: InstanceId(first),
             memory: Memory::new(),
+            cell: None,
             steps: StepGuard::new(),
             stopping: false,
             wall_set_ms: 0,
             server: Server {
                 boot_id: BootId(first),
+                formats: None,
                 slots: BTreeMap::new(),
             },
             orphans: Vec::new(),
@@ -105,6 +109,7 @@ impl Node {
             NodeStep::Crash => {
                 let fresh = Server {
                     boot_id: BootId(self.server.boot_id.0 + 1),
+                    formats: None,
                     slots: BTreeMap::new(),
                 };
                 self.orphans.push(std::mem::replace(&mut self.server, fresh));
@@ -128,6 +133,7 @@ impl Node {
         self.state = State::new();
         self.instance = InstanceId(self.instance.0 + 1);
         self.memory = Memory::new();
+        self.cell = None;
         self.steps = StepGuard::new();
         self.stopping = false;
         self.seen = None;
@@ -259,6 +265,11 @@ impl Node {
         Event::Inspected { claims }
     }
 
+    /// What the server is told.
+    pub(super) fn formats(&self) -> FormatPlan {
+        self.cell.as_ref().unwrap().worker_format.parse().unwrap()
+    }
+
     fn check_alive(&self, ground: &Ground, held: &Held) {
         let boot_id = self.seen.unwrap().0;
         assert_eq!(held.boot_id, boot_id, "never into another shared memory");
@@ -267,6 +278,12 @@ impl Node {
             assert!(
                 leased.window.ceiling <= committed,
                 "a ceiling is published before it is committed"
+            );
+            let ceiling = leased.window.ceiling;
+            assert_eq!(
+                *self.formats().at(ceiling),
+                ground.format_at(ceiling),
+                "a ceiling above an unknown switch"
             );
         }
     }

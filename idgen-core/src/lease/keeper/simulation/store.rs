@@ -22,6 +22,9 @@ struct Stored {
 /// What all share: real time, the store, and the record of what was minted.
 pub(super) struct Ground {
     class: Class,
+    cell: Cell,
+    /// Every format that the cell has had, and from when.
+    history: Vec<(UnixMs, CellFormat)>,
     /// Real time; boot time and the store's clock run with it.
     pub(super) now: u64,
     revision: u64,
@@ -36,6 +39,11 @@ impl Ground {
     pub(super) fn new(class: Class) -> Self {
         Self {
             class,
+            cell: cell(),
+            history: vec![(
+                UnixMs(0),
+                *cell().worker_format.parse::<FormatPlan>().unwrap().first(),
+            )],
             now: 100_000,
             revision: 0,
             rows: BTreeMap::new(),
@@ -66,10 +74,44 @@ impl Ground {
             Class::Worker => rows.chain(others).collect(),
             Class::Shard => rows.collect(),
         };
-        Snapshot::new(cell(), rows)
+        Snapshot::new(self.cell.clone(), rows)
+    }
+
+    pub(super) fn wall(&self) -> UnixMs {
+        UnixMs(1_700_000_000_000 + self.now)
+    }
+
+    /// The format of ids that carry `at`, whoever mints them.
+    pub(super) fn format_at(&self, at: UnixMs) -> CellFormat {
+        self.history.iter().rfind(|(from, _)| *from <= at).unwrap().1
+    }
+
+    /// To whatever the cell does not have now; `None`: it is refused.
+    pub(super) fn switch(&mut self, later_ms: u64) -> Option<UnixMs> {
+        if self.class != Class::Worker {
+            return None;
+        }
+        let classic = CellFormat::new(CLASSIC, None).unwrap();
+        let to = match self.format_at(self.wall()) {
+            format if format == classic => CellFormat::new(REGIONAL, Some(2)).unwrap(),
+            _ => classic,
+        };
+        let window_ms = timing().window_ms();
+        let at = self.wall().saturating_add(window_ms + 3_000 + later_ms);
+        let plan = plan_switch(&self.snapshot(), to, at, self.wall(), window_ms).ok()?;
+        self.revision += 1;
+        self.cell.worker_format = plan.formats;
+        self.cell.min_floor = plan.min_floor;
+        self.history.push((at, to));
+        Some(at)
     }
 
     fn grant(&mut self, instance: InstanceId, boot_id: BootId, grants: &[PlannedGrant]) -> Token {
+        assert!(
+            grants
+                .iter()
+                .all(|planned| planned.leased.window.floor >= self.cell.min_floor)
+        );
         self.revision += 1;
         let token = Token {
             epoch: Epoch(0),
@@ -113,7 +155,7 @@ impl Ground {
     /// Takes one identity with a clock that nobody set, and mints its whole window.
     pub(super) fn rival(&mut self) {
         self.rivals += 1;
-        let wall = UnixMs(1_700_000_000_000 + self.now);
+        let wall = self.wall();
         let wanted = match self.class {
             Class::Worker => Wanted::Any(1),
             Class::Shard => Wanted::Listed(vec![Identity(2)]),
@@ -205,6 +247,7 @@ impl Node {
         unknown: Event,
     ) -> (Event, Event) {
         let snapshot = ground.snapshot();
+        self.cell = Some(snapshot.cell.clone());
         if let Some(attempt) = &doubt
             && let Some(grant) = settle_grant(&snapshot, attempt, self.instance, TTL_MS)
         {
@@ -271,8 +314,14 @@ impl Node {
                 mine && row.revision == held.guard
             })
         });
-        if held.doubt || !guarded {
+        // The guard by the text of the plan: a daemon that has not read a switch must not get beyond it.
+        let knows = self
+            .cell
+            .as_ref()
+            .is_some_and(|cell| cell.worker_format == ground.cell.worker_format);
+        if held.doubt || !guarded || !knows {
             let snapshot = ground.snapshot();
+            self.cell = Some(snapshot.cell.clone());
             let (boot_id, token) = (held.boot_id, held.token);
             match settle_renewal(&snapshot, self.instance, boot_id, token, &held.leased) {
                 Standing::Lost => return Event::RenewLost { ticket },
