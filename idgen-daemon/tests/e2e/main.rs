@@ -11,6 +11,8 @@
 mod kit;
 
 #[cfg(test)]
+mod clock;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
