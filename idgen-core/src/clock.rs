@@ -10,6 +10,8 @@
 //! have advanced by what boot time has, plus a slack. This protects availability and order only;
 //! uniqueness rests on the granted window.
 
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+
 /// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted (`CLOCK_REALTIME`). Never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UnixMs(pub u64);
@@ -124,6 +126,98 @@ impl From<ClockReading> for ClockAnchor {
     }
 }
 
+/// The highest wall time that was seen, and how often the wall fell behind it. Shared by all processes of a
+/// server; looked at when a tick is opened, at most once per ms and identity.
+///
+/// The maximum is loaded *before* the clock is read ([`WallWatch::seen`], then the reading, then
+/// [`WallWatch::observe`]): a process that sleeps in between reads a later time, never one that seems to have
+/// gone back.
+#[derive(Debug)]
+pub struct WallWatch {
+    max: AtomicU64,
+    behind_ms: AtomicU64,
+    rewinds: AtomicU64,
+    rewind_ms_max: AtomicU64,
+}
+
+/// A wall that is behind its maximum by at most this is jitter (two cores, a slew), not a rewind, in ms.
+pub const REWIND_MS_MIN: u64 = 5;
+
+/// What a [`WallWatch`] has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WallSeen {
+    /// Highest wall time.
+    pub max: UnixMs,
+    /// How far the wall is behind it now, in ms.
+    pub behind_ms: u64,
+    /// How often it fell behind by more than [`REWIND_MS_MIN`].
+    pub rewinds: u64,
+    /// The largest distance since the last [`WallWatch::reset`], in ms.
+    pub rewind_ms_max: u64,
+}
+
+impl WallWatch {
+    /// Has seen nothing.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            max: AtomicU64::new(0),
+            behind_ms: AtomicU64::new(0),
+            rewinds: AtomicU64::new(0),
+            rewind_ms_max: AtomicU64::new(0),
+        }
+    }
+
+    /// The maximum so far.
+    #[must_use]
+    pub fn seen(&self) -> UnixMs {
+        UnixMs(self.max.load(Relaxed))
+    }
+
+    /// A reading of the wall that was made after `seen` was loaded, as far as it is believed. Returns how far
+    /// it is behind, in ms.
+    pub fn observe(&self, seen: UnixMs, wall: UnixMs) -> u64 {
+        let behind_ms = seen.since(wall);
+        if wall > seen {
+            self.max.fetch_max(wall.0, Relaxed);
+        }
+        // Counted on the way down only: one rewind is one, however many ids are minted during it.
+        if self.behind_ms.load(Relaxed) != behind_ms {
+            let before = self.behind_ms.swap(behind_ms, Relaxed);
+            if before <= REWIND_MS_MIN && behind_ms > REWIND_MS_MIN {
+                self.rewinds.fetch_add(1, Relaxed);
+            }
+            self.rewind_ms_max.fetch_max(behind_ms, Relaxed);
+        }
+        behind_ms
+    }
+
+    /// For views.
+    #[must_use]
+    pub fn view(&self) -> WallSeen {
+        WallSeen {
+            max: self.seen(),
+            behind_ms: self.behind_ms.load(Relaxed),
+            rewinds: self.rewinds.load(Relaxed),
+            rewind_ms_max: self.rewind_ms_max.load(Relaxed),
+        }
+    }
+
+    /// Count from zero again. The maximum stays: it is no statistic.
+    pub fn reset(&self) {
+        self.rewinds.store(0, Relaxed);
+        self.rewind_ms_max.store(0, Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+impl Default for WallWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
@@ -164,6 +258,38 @@ mod tests {
         assert_eq!(BootMs(0).saturating_sub(1), BootMs(0));
         assert_eq!(BootMs(1).since(BootMs(2)), 0);
         assert_eq!(ANCHOR.ceiling(BootMs(u64::MAX)), UnixMs(u64::MAX));
+    }
+
+    #[test]
+    fn a_rewind_is_counted_once_and_measured() {
+        let watch = WallWatch::new();
+        let at = |wall| watch.observe(watch.seen(), UnixMs(wall));
+        assert_eq!([at(10_000), at(10_001), at(9_998)], [0, 0, 3]);
+        assert_eq!([at(7_000), at(7_001), at(7_002)], [3_001, 3_000, 2_999]);
+        assert_eq!(watch.view().rewinds, 1, "3 ms are jitter, the rest is one step");
+        assert_eq!(at(10_002), 0);
+        assert_eq!(at(9_000), 1_002);
+        let want = WallSeen {
+            max: UnixMs(10_002),
+            behind_ms: 1_002,
+            rewinds: 2,
+            rewind_ms_max: 3_001,
+        };
+        assert_eq!(watch.view(), want);
+        watch.reset();
+        assert_eq!(watch.view().rewind_ms_max, 0);
+        assert_eq!(watch.seen(), UnixMs(10_002));
+    }
+
+    #[test]
+    fn a_process_that_slept_before_it_read_the_clock_sees_no_rewind() {
+        let watch = WallWatch::new();
+        let seen = watch.seen();
+        watch.observe(watch.seen(), UnixMs(20_000));
+        assert_eq!(watch.observe(seen, UnixMs(20_000)), 0);
+        // One that slept after it is compared with what was true before.
+        assert_eq!(watch.observe(seen, UnixMs(19_000)), 0);
+        assert_eq!(watch.seen(), UnixMs(20_000));
     }
 
     proptest! {

@@ -8,9 +8,17 @@
 //! Every value that does not fit is refused, here, by type: a node that is too large is never XORed or
 //! masked into its neighbour, and a time past the last millisecond never wraps.
 
+pub mod layout;
+pub mod name;
+pub mod plan;
+pub mod register;
+
 use core::fmt;
 
 use crate::clock::UnixMs;
+
+pub use name::FormatName;
+pub use plan::{CellFormat, FormatPlan};
 
 /// 2020-01-01T00:00:00Z, the epoch of the compiled-in formats.
 pub const EPOCH_2020: UnixMs = UnixMs(1_577_836_800_000);
@@ -28,7 +36,7 @@ pub const LIFE_MS_MIN: u64 = 366 * 86_400_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Format {
     /// What SQL and the configuration call it.
-    pub name: &'static str,
+    pub name: FormatName,
     /// The moment of tick 0.
     pub epoch: UnixMs,
     /// One bit at the top that is always 0.
@@ -51,7 +59,7 @@ pub struct Format {
 
 /// 1 sign, 41 ms, 10 worker, 12 sequence; ends 2089-09-06T15:47:35.551Z. The default.
 pub const CLASSIC: Format = Format {
-    name: "classic",
+    name: FormatName::built_in("classic"),
     epoch: EPOCH_2020,
     has_sign: true,
     ts_bits: 41,
@@ -65,7 +73,7 @@ pub const CLASSIC: Format = Format {
 
 /// 1 sign, 41 ms, 2 region, 1 version, 10 worker, 9 sequence; ends 2089-09-06T15:47:35.551Z.
 pub const REGIONAL: Format = Format {
-    name: "regional",
+    name: FormatName::built_in("regional"),
     epoch: EPOCH_2020,
     has_sign: true,
     ts_bits: 41,
@@ -80,7 +88,7 @@ pub const REGIONAL: Format = Format {
 /// 41 ms, 13 shard, 10 sequence, no sign bit: the layout Instagram published. Its top timestamp bit is
 /// the sign of a bigint, so the format ends where that bit would be set: 2054-11-03T19:53:47.775Z.
 pub const SHARDED: Format = Format {
-    name: "sharded",
+    name: FormatName::built_in("sharded"),
     epoch: EPOCH_2020,
     has_sign: false,
     ts_bits: 41,
@@ -102,7 +110,7 @@ const _: () = assert!(SHARDED.is_sound(), "sharded");
 /// The compiled-in format of that exact name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Format> {
-    ALL.iter().find(|format| format.name == name)
+    ALL.iter().find(|format| format.name.as_str() == name)
 }
 
 /// The fields of one id.

@@ -9,7 +9,7 @@
 //! dead    = generation 11 | boot ms 41 | 0            CLOCK_BOOTTIME ms at which minting stops
 //! ```
 //!
-//! A *tick* is a millisecond since the epoch of the cell's format. A generation is open while ceiling and
+//! A *tick* is a millisecond since 2020-01-01 UTC (see [`crate::format::layout`]). A generation is open while ceiling and
 //! dead both carry the tag of the word. The floor needs no word of its own: [`Slot::install`] leaves
 //! `floor - 1` with a full sequence in the word, so the first id lies at the floor or above.
 //!
@@ -55,36 +55,67 @@ const fn seq_of(word: u64) -> u64 {
     word & SEQ_MASK
 }
 
-/// What a format and the operator allow.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// Largest sequence of the format (inclusive).
-    pub seq_max: u64,
+/// The sequences of one tick, as a format has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// Largest one (inclusive).
+    pub max: u64,
     /// A new tick after an idle one starts its sequence at a mixed offset within this mask, so that ids made
     /// at a low rate are not all even. At most a quarter of the sequence space for 12 bits, half for fewer
     /// (smaller masks fail the evenness test).
-    pub seq_start_mask: u64,
+    pub start_mask: u64,
+}
+
+impl Sequence {
+    /// Of a format with this largest sequence.
+    #[must_use]
+    pub const fn with_max(max: u64) -> Self {
+        let start_mask = if max == SEQ_MASK { max >> 2 } else { max >> 1 };
+        Self { max, start_mask }
+    }
+}
+
+/// What the formats and the operator allow.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Of ticks before `switch_tick`.
+    pub before: Sequence,
+    /// From this tick on ids are in another format (see [`crate::format::plan`]).
+    pub switch_tick: u64,
+    /// Of `switch_tick` and later.
+    pub after: Sequence,
     /// How far a new tick may run ahead of the clock without waiting, in ms. Two, because a wait has a
     /// granularity of one: with less, a full sequence would idle for the rest of its millisecond.
     pub ahead_ms_max: u64,
-    /// How far the clock may be behind the last tick before minting is refused, in ms.
+    /// How far the clock may be behind its own maximum before minting is refused, in ms.
     pub rewind_ms_max: u64,
 }
 
+/// See [`Policy::ahead_ms_max`].
+pub const AHEAD_MS_MAX: u64 = 2;
+
 impl Policy {
-    /// The policy of a format with this largest sequence.
+    /// The policy of one format with this largest sequence.
     #[must_use]
     pub const fn for_seq_max(seq_max: u64, rewind_ms_max: u64) -> Self {
-        let seq_start_mask = if seq_max == SEQ_MASK {
-            seq_max >> 2
-        } else {
-            seq_max >> 1
-        };
+        let sequence = Sequence::with_max(seq_max);
         Self {
-            seq_max,
-            seq_start_mask,
-            ahead_ms_max: 2,
+            before: sequence,
+            switch_tick: 0,
+            after: sequence,
+            ahead_ms_max: AHEAD_MS_MAX,
             rewind_ms_max,
+        }
+    }
+
+    /// The sequences of a tick.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sequence(&self, tick: u64) -> &Sequence {
+        if tick < self.switch_tick {
+            &self.before
+        } else {
+            &self.after
         }
     }
 }
@@ -111,7 +142,7 @@ pub enum Refusal {
     DeadlinePassed,
     /// The next tick lies above the granted ceiling.
     WindowUsedUp,
-    /// The clock is further behind the last tick than [`Policy::rewind_ms_max`].
+    /// The clock is further behind its maximum, or behind the last tick, than [`Policy::rewind_ms_max`].
     ClockBehind {
         /// How far, in ms.
         behind_ms: u64,
@@ -140,6 +171,8 @@ pub struct SlowClock {
     pub boot_ms: u64,
     /// The wall clock is believed up to this tick only (see [`crate::clock::ClockAnchor::ceiling`]).
     pub wall_tick_max: u64,
+    /// How far the wall clock is behind its own maximum, in ms (see [`crate::clock::WallWatch`]).
+    pub behind_ms: u64,
 }
 
 /// What one session (a backend process) has to remember so that its ids rise strictly whatever happens to
@@ -261,7 +294,8 @@ impl Slot {
         tick_limit: u64,
     ) -> Result<Run, Refusal> {
         let floor = session.floor(identity);
-        let (wall_tick, seq_max) = (request.wall_tick, request.policy.seq_max);
+        let wall_tick = request.wall_tick;
+        let seq_max = request.policy.sequence(wall_tick).max;
         loop {
             let word = self.word.load(Ordering::Acquire);
             let (tick, seq) = (tick_of(word), seq_of(word));
@@ -314,8 +348,10 @@ impl Slot {
         let policy = request.policy;
         let wall_tick = request.wall_tick.min(clock.wall_tick_max);
         let base = wall_tick.max(floor).max(word_tick);
-        if base > wall_tick + policy.rewind_ms_max {
-            let behind_ms = base - wall_tick;
+        // What ids may run ahead of a good clock is no sign that it went back.
+        let ahead_ms = (base - wall_tick).saturating_sub(policy.ahead_ms_max);
+        let behind_ms = clock.behind_ms.max(ahead_ms);
+        if behind_ms > policy.rewind_ms_max {
             return self.refuse_unless_moved(word, Refusal::ClockBehind { behind_ms });
         }
         let (tick, seq) = next_position(policy, base, word_tick, word_seq);
@@ -335,7 +371,7 @@ impl Slot {
                 return Err(Refusal::Wait);
             }
         }
-        let len = request.n.min(policy.seq_max - seq + 1);
+        let len = request.n.min(policy.sequence(tick).max - seq + 1);
         let swapped = self.word.compare_exchange(
             word,
             pack(generation, tick, seq + len - 1),
@@ -452,18 +488,19 @@ impl Default for Slot {
 
 /// Where the next run begins: this tick if it has room, else a new one.
 const fn next_position(policy: &Policy, base: u64, word_tick: u64, word_seq: u64) -> (u64, u64) {
+    let is_full = word_seq >= policy.sequence(word_tick).max;
     if base > word_tick {
         // After a full tick the traffic is dense and every sequence is wanted.
-        let seq = if word_seq >= policy.seq_max {
+        let seq = if is_full {
             0
         } else {
-            mix(base) & policy.seq_start_mask
+            mix(base) & policy.sequence(base).start_mask
         };
         (base, seq)
-    } else if word_seq < policy.seq_max {
-        (word_tick, word_seq + 1)
-    } else {
+    } else if is_full {
         (word_tick + 1, 0)
+    } else {
+        (word_tick, word_seq + 1)
     }
 }
 
@@ -515,8 +552,29 @@ pub struct Minted {
     pub identity: u64,
 }
 
-/// Mint as requested: from the session's own identity, in this tick from the higher ones, then
-/// in a new tick from the lowest.
+/// Which identities a request may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// Where its new ticks are opened: from the first on, below the second.
+    pub home: (u64, u64),
+    /// Where it goes on within a tick when its own identity is used up: the same, and never below `home`.
+    pub spill: (u64, u64),
+}
+
+impl Lanes {
+    /// Everywhere.
+    pub const ALL: Self = Self {
+        home: (0, u64::MAX),
+        spill: (0, u64::MAX),
+    };
+
+    const fn is_home(&self, identity: u64) -> bool {
+        identity >= self.home.0 && identity < self.home.1
+    }
+}
+
+/// Mint as requested: from the session's own identity, in this tick from the higher ones, then in a new tick
+/// from the lowest.
 ///
 /// `preferred` is where a session without ids begins; sessions should differ so that they do not contend.
 ///
@@ -529,14 +587,29 @@ pub fn mint(
     preferred: u64,
     session: &mut Session,
 ) -> Result<Minted, Refusal> {
-    let start = if session.tick == 0 {
-        preferred
-    } else {
+    mint_within(identities, request, &Lanes::ALL, preferred, session)
+}
+
+/// [`mint`], with higher identities of `lanes.spill` and the lowest of `lanes.home` only.
+///
+/// # Errors
+/// As [`mint`].
+#[inline(always)]
+pub fn mint_within(
+    identities: &impl Identities,
+    request: &Request<'_>,
+    lanes: &Lanes,
+    preferred: u64,
+    session: &mut Session,
+) -> Result<Minted, Refusal> {
+    // A session that has spilled over comes home.
+    let start = if session.tick > 0 && lanes.is_home(session.identity) {
         session.identity
+    } else {
+        preferred
     };
-    let Some(identity) = identities
-        .next_active(start)
-        .or_else(|| identities.next_active(0))
+    let Some(identity) =
+        next_within(identities, start, lanes.home).or_else(|| next_within(identities, 0, lanes.home))
     else {
         return Err(Refusal::NoLease);
     };
@@ -545,8 +618,16 @@ pub fn mint(
         .reserve(request, identity, session, session.this_tick(request))
     {
         Ok(run) => Ok(session.took(run, identity)),
-        Err(refusal) => mint_elsewhere(identities, request, identity, refusal, session),
+        Err(refusal) => mint_elsewhere(identities, request, lanes, identity, refusal, session),
     }
+}
+
+/// The lowest active identity at or above `from` within a lane.
+#[inline(always)]
+fn next_within(identities: &impl Identities, from: u64, lane: (u64, u64)) -> Option<u64> {
+    identities
+        .next_active(from.max(lane.0))
+        .filter(|identity| *identity < lane.1)
 }
 
 /// The session's own identity has nothing in this tick.
@@ -555,13 +636,18 @@ pub fn mint(
 fn mint_elsewhere(
     identities: &impl Identities,
     request: &Request<'_>,
+    lanes: &Lanes,
     own: u64,
     own_refusal: Refusal,
     session: &mut Session,
 ) -> Result<Minted, Refusal> {
     let mut best = own_refusal;
-    for (from, tick_limit) in [(own + 1, session.this_tick(request)), (0, TICK_MAX)] {
-        let mut candidate = identities.next_active(from);
+    let rounds = [
+        (own + 1, lanes.spill, session.this_tick(request)),
+        (0, lanes.home, TICK_MAX),
+    ];
+    for (from, lane, tick_limit) in rounds {
+        let mut candidate = next_within(identities, from, lane);
         while let Some(identity) = candidate {
             match identities
                 .slot(identity)
@@ -570,7 +656,7 @@ fn mint_elsewhere(
                 Ok(run) => return Ok(session.took(run, identity)),
                 Err(refusal) => best = best.max(refusal),
             }
-            candidate = identities.next_active(identity + 1);
+            candidate = next_within(identities, identity + 1, lane);
         }
         if tick_limit < TICK_MAX && best == Refusal::TickFull {
             // Full for this tick only: the second round may open the next one and gives the final word.

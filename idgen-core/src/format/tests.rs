@@ -304,7 +304,7 @@ fn capacity_is_the_layouts() {
 #[test]
 fn names_are_found_exactly() {
     for format in ALL {
-        assert_eq!(by_name(format.name), Some(format));
+        assert_eq!(by_name(format.name.as_str()), Some(format));
     }
     for name in ["", "Classic", "classic ", "clas", "instagram"] {
         assert_eq!(by_name(name), None, "{name:?}");

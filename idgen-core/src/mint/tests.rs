@@ -6,6 +6,7 @@ fn at(boot_ms: u64) -> impl Fn() -> SlowClock {
     move || SlowClock {
         boot_ms,
         wall_tick_max: TICK_MAX,
+        behind_ms: 0,
     }
 }
 
@@ -92,6 +93,7 @@ fn a_wall_that_jumped_ahead_is_believed_only_up_to_the_limit() {
     let clock = || SlowClock {
         boot_ms: 5,
         wall_tick_max: 700,
+        behind_ms: 0,
     };
     let run = slot
         .reserve(&ask(1, 800_000, &clock), 7, &mut session, TICK_MAX)
@@ -108,7 +110,7 @@ fn a_small_rewind_keeps_the_last_tick_and_a_large_one_refuses() {
     let second = one(&slot, 19_000, 5, &mut session).unwrap();
     assert_eq!((second.tick, second.seq), (first.tick, first.seq + 1));
     assert_eq!(
-        one(&slot, 9_999, 5, &mut session),
+        one(&slot, 9_997, 5, &mut session),
         Err(Refusal::ClockBehind { behind_ms: 10_001 })
     );
 }
@@ -155,4 +157,137 @@ fn ahead_of_the_clock_one_new_tick_per_real_millisecond() {
     }
     assert_eq!(all(5, &mut session), Err(Refusal::Wait));
     assert_eq!(all(6, &mut session).unwrap().tick, 103);
+}
+
+/// Identity 2 is for bulk.
+const SERVING: Lanes = Lanes {
+    home: (0, 2),
+    spill: (2, 3),
+};
+const BULK: Lanes = Lanes {
+    home: (2, 3),
+    spill: (2, 3),
+};
+
+fn leased() -> Three {
+    let three = Three([Slot::new(), Slot::new(), Slot::new()], 0b111);
+    for slot in &three.0 {
+        slot.install(1, 10_000, 1_000).unwrap();
+    }
+    three
+}
+
+#[test]
+fn bulk_requests_leave_the_serving_identities_alone() {
+    let (three, mut session) = (leased(), Session::default());
+    let mut seen = Vec::new();
+    while let Ok(minted) = mint_within(&three, &ask(5_000, 100, &at(5)), &BULK, 2, &mut session) {
+        seen.push((minted.run.tick, minted.identity));
+    }
+    assert_eq!(
+        seen,
+        [(100, 2), (101, 2), (102, 2)],
+        "then it waits for the clock"
+    );
+    assert_eq!(three.0[0].view().tick, 1, "as install left it");
+}
+
+#[test]
+fn serving_requests_spill_into_bulk_and_come_home_in_the_next_tick() {
+    let (three, mut session) = (leased(), Session::default());
+    let mut take = |n, wall| {
+        let minted = mint_within(&three, &ask(n, wall, &at(5)), &SERVING, 0, &mut session).unwrap();
+        (minted.run.tick, minted.identity)
+    };
+    assert_eq!(take(5_000, 100), (100, 0));
+    assert_eq!(take(1, 100), (100, 2), "not the other serving identity");
+    assert_eq!(
+        take(1, 100),
+        (100, 2),
+        "in this tick a lower identity would not rise"
+    );
+    assert_eq!(take(1, 101), (101, 0));
+}
+
+#[test]
+fn the_sequences_change_with_the_format_at_the_very_tick() {
+    let policy = Policy {
+        switch_tick: 101,
+        after: Sequence::with_max(511),
+        ..POLICY
+    };
+    let slot = Slot::new();
+    slot.install(1, 10_000, 1_000).unwrap();
+    let mut session = Session::default();
+    let mut take = |wall_tick| {
+        let request = Request {
+            n: 9_999,
+            policy: &policy,
+            wall_tick,
+            slow_clock: &at(5),
+        };
+        let run = slot.reserve(&request, 7, &mut session, TICK_MAX).unwrap();
+        (run.tick, run.seq + run.len - 1)
+    };
+    assert_eq!(take(100), (100, 4_095));
+    assert_eq!(
+        take(100),
+        (101, 511),
+        "ahead of the clock, by the rules of the tick it is in"
+    );
+    assert_eq!(
+        take(101),
+        (102, 511),
+        "a word that is full for its own format is full"
+    );
+}
+
+#[test]
+fn a_clock_that_is_behind_its_maximum_is_refused_even_when_no_id_was_made_there() {
+    let slot = Slot::new();
+    slot.install(1, 10_000, 1_000).unwrap();
+    let behind = |behind_ms| {
+        move || SlowClock {
+            boot_ms: 5,
+            wall_tick_max: TICK_MAX,
+            behind_ms,
+        }
+    };
+    let halt = Policy::for_seq_max(4_095, 5);
+    let mut session = Session::default();
+    let mut take = |wall_tick, behind_ms| {
+        let request = Request {
+            n: 1,
+            policy: &halt,
+            wall_tick,
+            slow_clock: &behind(behind_ms),
+        };
+        slot.reserve(&request, 7, &mut session, TICK_MAX)
+    };
+    assert!(take(100, 5).is_ok());
+    assert_eq!(take(101, 6), Err(Refusal::ClockBehind { behind_ms: 6 }));
+}
+
+/// What ids run ahead of the clock at full speed counts for nothing: with 5 ms allowed, 5 ms are allowed.
+#[test]
+fn running_ahead_at_full_speed_is_no_rewind() {
+    let slot = Slot::new();
+    slot.install(1, 10_000, 1_000).unwrap();
+    let halt = Policy::for_seq_max(4_095, 5);
+    let mut session = Session::default();
+    let mut take = |wall_tick, boot_ms| {
+        let request = Request {
+            n: 9_999,
+            policy: &halt,
+            wall_tick,
+            slow_clock: &at(boot_ms),
+        };
+        slot.reserve(&request, 7, &mut session, TICK_MAX)
+    };
+    for _ in 0..3 {
+        take(100, 5).unwrap();
+    }
+    // The last tick is 102: ahead by 2, and the wall goes back by 5.
+    assert!(!matches!(take(95, 6), Err(Refusal::ClockBehind { .. })));
+    assert!(matches!(take(94, 7), Err(Refusal::ClockBehind { .. })));
 }

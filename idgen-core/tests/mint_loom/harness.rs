@@ -3,17 +3,23 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as PlainU64, Ordering::Relaxed};
 
-use idgen_core::mint::{Identities, Policy, Request, Session, Slot, SlowClock, TICK_MAX, mint};
+use idgen_core::mint::{Identities, Policy, Request, Sequence, Session, Slot, SlowClock, TICK_MAX, mint};
 use loom::sync::Arc;
 use loom::thread;
 
 /// Two ids per tick keep the state space small.
 pub const SEQ_MAX: u64 = 1;
 
+const SEQUENCE: Sequence = Sequence {
+    max: SEQ_MAX,
+    start_mask: 0,
+};
+
 /// No limit but the lease's: what is checked here is the word.
 const POLICY: Policy = Policy {
-    seq_max: SEQ_MAX,
-    seq_start_mask: 0,
+    before: SEQUENCE,
+    switch_tick: 0,
+    after: SEQUENCE,
     ahead_ms_max: 1_000,
     rewind_ms_max: 1_000,
 };
@@ -88,6 +94,7 @@ impl Layout for Real {
         let slow_clock = || SlowClock {
             boot_ms: boot,
             wall_tick_max: TICK_MAX,
+            behind_ms: 0,
         };
         let request = Request {
             n: 1,
@@ -369,6 +376,7 @@ fn session(two: &Two, preferred: u64) -> Vec<Position> {
     let slow_clock = || SlowClock {
         boot_ms: 50,
         wall_tick_max: TICK_MAX,
+        behind_ms: 0,
     };
     let request = Request {
         n: 1,
