@@ -27,7 +27,7 @@ mod world;
 use search::{explore, found};
 use world::{Fault, Op};
 
-/// Events after the first lease: 17^6 or 24 million sequences, which are 300,000 states and some seconds without
+/// Events after the first lease: 18^6 or 34 million sequences, which are 300,000 states and some seconds without
 /// optimisation. One more is ten times as much, and was tried once.
 const DEPTH: usize = 6;
 
@@ -39,10 +39,10 @@ fn no_sequence_of_events_breaks_a_rule() {
     assert!(seen.states > 100_000, "{seen:?}");
     assert!(seen.minted > 50_000 && seen.refused > 50_000, "{seen:?}");
     for op in Op::ALL {
-        let is_late = matches!(op, Op::LateExtend(_));
+        let must_not = matches!(op, Op::LateExtend(_) | Op::InstallBelow(_));
         assert_eq!(
             seen.changed_by.contains(op),
-            !is_late,
+            !must_not,
             "{op:?}: does it change anything?"
         );
     }

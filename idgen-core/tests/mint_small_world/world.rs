@@ -13,6 +13,8 @@ use idgen_core::mint::{
 const IDENTITIES: usize = 2;
 const SESSIONS: usize = 2;
 const START: u64 = 10;
+/// Generations have 11 bits.
+const GENERATION_MASK: u64 = 2_047;
 /// A window has two ticks: the one at the clock, and this many more.
 const WINDOW_MS: u64 = 1;
 const TTL_MS: u64 = 3;
@@ -69,6 +71,8 @@ pub enum Op {
     RenewOrphan(usize),
     /// An extension of the generation before, on its way since then, with all it could wish for.
     LateExtend(usize),
+    /// A window that begins in the last tick that was used.
+    InstallBelow(usize),
     /// Closed and released.
     Fence(usize),
     /// New shared memory; the backends of the old one live on.
@@ -91,6 +95,7 @@ impl Op {
         Op::Renew(1),
         Op::RenewOrphan(0),
         Op::LateExtend(0),
+        Op::InstallBelow(0),
         Op::Fence(0),
         Op::Fence(1),
         Op::Crash,
@@ -201,6 +206,7 @@ impl World {
             Op::Renew(identity) => self.renew(identity, false),
             Op::RenewOrphan(identity) => self.renew(identity, true),
             Op::LateExtend(identity) => self.late_extend(identity),
+            Op::InstallBelow(identity) => self.install_below(identity),
             Op::Fence(identity) => self.fence(identity),
             Op::Crash => self.crash(),
         }
@@ -274,14 +280,31 @@ impl World {
         assert!(server.slots[identity].extend(lease.generation, ceiling, lease.dead));
     }
 
-    fn late_extend(&mut self, identity: usize) {
+    /// Neither the generation before is there to be extended, nor one that a fence has left behind.
+    fn late_extend(&self, identity: usize) {
         let slot = &self.server.slots[identity];
-        let before = (slot.view(), slot.view().generation.wrapping_sub(1) & 2_047);
-        assert!(
-            !slot.extend(before.1, TICK_MAX, TICK_MAX),
-            "an older generation was extended"
+        let view = slot.view();
+        let before = view.generation.wrapping_sub(1) & GENERATION_MASK;
+        let closed = (!view.open).then_some(view.generation);
+        for generation in [Some(before), closed].into_iter().flatten() {
+            let extended = slot.extend(generation, TICK_MAX, TICK_MAX);
+            assert!(!extended, "extended a generation that is not open");
+            assert_eq!(slot.view(), view, "an extension that was refused left something");
+        }
+    }
+
+    /// An older token, or a store that went back, would begin where ids may have been given out.
+    fn install_below(&self, identity: usize) {
+        let slot = &self.server.slots[identity];
+        let view = slot.view();
+        let refused = slot.install(view.tick, view.tick + 9, self.boot + TTL_MS);
+        let last_tick = view.tick;
+        assert_eq!(
+            refused,
+            Err(InstallError::FloorNotAbove { last_tick }),
+            "installed at the word"
         );
-        assert_eq!(slot.view(), before.0);
+        assert_eq!(slot.view(), view, "an install that was refused left something");
     }
 
     fn fence(&mut self, identity: usize) {
