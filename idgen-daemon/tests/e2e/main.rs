@@ -19,6 +19,8 @@ mod dump;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod order;
+#[cfg(test)]
 mod refusal;
 #[cfg(test)]
 mod segment;

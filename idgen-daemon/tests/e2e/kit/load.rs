@@ -179,6 +179,13 @@ impl Report {
         self.assert_unique_with(Vec::new(), at_least);
     }
 
+    /// All of them, session by session.
+    pub fn snowflakes(&self) -> impl Iterator<Item = i64> + '_ {
+        self.batches
+            .iter()
+            .flat_map(|batch| batch.snowflakes.iter().copied())
+    }
+
     /// Snowflakes and uuids rise within each session, over all of its statements.
     pub fn assert_rising(&self) {
         let mut last = HashMap::new();
