@@ -50,7 +50,9 @@ CREATE TABLE idgen.lease (
        AND (holder IS NULL) = (boot_id IS NULL)
        AND (holder IS NULL) = (expires_at IS NULL)
        AND (holder IS NULL) = (holder_name IS NULL))
-);
+)
+-- Every row of a lease is updated at each renewal, no indexed column of it: its next version finds room on its page.
+WITH (fillfactor = 40);
 COMMENT ON TABLE idgen.lease IS 'Embedded lease store: one row per identity that was ever leased. Rows are never deleted: ceiling_ms is what keeps the next holder above the last. Never dumped.';
 COMMENT ON COLUMN idgen.lease.kind IS 'worker or shard.';
 COMMENT ON COLUMN idgen.lease.identity IS 'The number that ids carry: 0 to 1023 for a worker, 0 to 8191 for a shard.';

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use idgen_core::lease::Class;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 /// What the pages are made from.
 #[derive(Clone)]
 pub struct Pages {
-    /// The keeper's last report.
-    pub report: watch::Receiver<Report>,
+    /// The last report of each keeper.
+    pub reports: Vec<(Class, watch::Receiver<Report>)>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
 }
@@ -52,8 +53,13 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {
-    let report = pages.report.borrow().clone();
-    match pages.metrics.render(&report, Instant::now()) {
+    let reports: Vec<(Class, Report)> = pages
+        .reports
+        .iter()
+        .map(|(class, report)| (*class, report.borrow().clone()))
+        .collect();
+    let reports = reports.iter().map(|(class, report)| (*class, report));
+    match pages.metrics.render(reports, Instant::now()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => {
             tracing::error!("{error}");
@@ -63,9 +69,18 @@ async fn metrics(State(pages): State<Pages>) -> Response {
 }
 
 async fn readyz(State(pages): State<Pages>) -> Response {
-    let readiness = pages.report.borrow().readiness(Instant::now());
-    match readiness {
-        Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    let now = Instant::now();
+    let unready: Vec<String> = pages
+        .reports
+        .iter()
+        .filter_map(|(class, report)| {
+            let why = report.borrow().readiness(now).err()?;
+            Some(format!("{class}s: {why}\n"))
+        })
+        .collect();
+    if unready.is_empty() {
+        "ready\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, unready.concat()).into_response()
     }
 }

@@ -1,75 +1,83 @@
-//! Metrics for Prometheus; names begin with `idgen_`.
+//! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
 use crate::error::{Error, Result};
 use crate::lease::Report;
+use idgen_core::lease::Class;
+use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::time::Instant;
 
-/// All metrics. Gauges that follow from the keeper's report are set when they are read.
+const CLASS: &str = "class";
+
+/// All metrics. Gauges that follow from a keeper's report are set when they are read.
 pub struct Metrics {
     registry: Registry,
+    renewals: IntCounterVec,
+    failures: IntCounterVec,
+    boot_id_changes: IntCounterVec,
+    clock_stepped: IntGaugeVec,
+    postgres_up: IntGaugeVec,
+    leases_held: IntGaugeVec,
+    leases_wanted: IntGaugeVec,
+    seconds_to_deadline: GaugeVec,
+    ceiling_lead_ms: IntGaugeVec,
+}
+
+/// What the keeper of one class counts.
+#[derive(Clone)]
+pub struct ClassMetrics {
+    class: Class,
+    failures: IntCounterVec,
     /// Renewals that the store committed.
     pub renewals: IntCounter,
-    /// Failures, by reason.
-    pub failures: IntCounterVec,
     /// Leases lost because shared memory was made anew.
     pub boot_id_changes: IntCounter,
     /// 1 while the wall clock is not believed.
     pub clock_stepped: IntGauge,
-    postgres_up: IntGauge,
-    leases_held: IntGauge,
-    leases_wanted: IntGauge,
-    seconds_to_deadline: Gauge,
-    ceiling_lead_ms: IntGauge,
+}
+
+impl ClassMetrics {
+    /// A failed request or a lost lease.
+    pub fn count_failure(&self, reason: &str) {
+        self.failures
+            .with_label_values(&[self.class.name(), reason])
+            .inc();
+    }
 }
 
 fn failed(error: prometheus::Error) -> Error {
     Error::runtime(format!("metrics: {error}"))
 }
 
+/// Registers what was made, if it was.
+fn registered<M: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<M>) -> Result<M> {
+    let metric = made.map_err(failed)?;
+    registry.register(Box::new(metric.clone())).map_err(failed)?;
+    Ok(metric)
+}
+
 impl Metrics {
     /// Registers them.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
-        let gauge = |name, help| -> Result<IntGauge> {
-            let gauge = IntGauge::new(name, help).map_err(failed)?;
-            registry.register(Box::new(gauge.clone())).map_err(failed)?;
-            Ok(gauge)
-        };
-        let counter = |name, help| -> Result<IntCounter> {
-            let counter = IntCounter::new(name, help).map_err(failed)?;
-            registry.register(Box::new(counter.clone())).map_err(failed)?;
-            Ok(counter)
-        };
-        let failures = IntCounterVec::new(
-            Opts::new(
-                "idgen_failures_total",
-                "Failed requests and lost leases, by reason.",
-            ),
-            &["reason"],
-        )
-        .map_err(failed)?;
-        registry.register(Box::new(failures.clone())).map_err(failed)?;
-        let info = IntGaugeVec::new(
-            Opts::new("idgen_info", "Always 1; the label is the version of idgend."),
-            &["version"],
-        )
-        .map_err(failed)?;
-        registry.register(Box::new(info.clone())).map_err(failed)?;
-        info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let seconds_to_deadline = Gauge::new(
+        let gauge = |name, help| registered(&registry, IntGaugeVec::new(Opts::new(name, help), &[CLASS]));
+        let counter = |name, help| registered(&registry, IntCounterVec::new(Opts::new(name, help), &[CLASS]));
+        let failures = Opts::new(
+            "idgen_failures_total",
+            "Failed requests and lost leases, by reason.",
+        );
+        let deadline = Opts::new(
             "idgen_seconds_to_deadline",
             "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
-        )
-        .map_err(failed)?;
-        registry
-            .register(Box::new(seconds_to_deadline.clone()))
-            .map_err(failed)?;
+        );
+        let info = Opts::new("idgen_info", "Always 1; the label is the version of idgend.");
+        let info = registered(&registry, IntGaugeVec::new(info, &["version"]))?;
+        info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
             renewals: counter("idgen_renewals_total", "Lease renewals committed by the store.")?,
-            failures,
+            failures: registered(&registry, IntCounterVec::new(failures, &[CLASS, "reason"]))?,
             boot_id_changes: counter(
                 "idgen_boot_id_changes_total",
                 "Leases lost because the server's shared memory was made anew.",
@@ -81,7 +89,7 @@ impl Metrics {
             postgres_up: gauge("idgen_postgres_up", "1 while the postgres server answers.")?,
             leases_held: gauge("idgen_leases_held", "Identities that the server mints from.")?,
             leases_wanted: gauge("idgen_leases_wanted", "Identities configured for the server.")?,
-            seconds_to_deadline,
+            seconds_to_deadline: registered(&registry, GaugeVec::new(deadline, &[CLASS]))?,
             ceiling_lead_ms: gauge(
                 "idgen_ceiling_lead_ms",
                 "How far the lowest ceiling reaches beyond the wall clock; 0 without a lease.",
@@ -90,22 +98,52 @@ impl Metrics {
         })
     }
 
+    /// What the keeper of a class counts; they show as 0 from now on.
+    #[must_use]
+    pub fn of(&self, class: Class) -> ClassMetrics {
+        let label = [class.name()];
+        ClassMetrics {
+            class,
+            failures: self.failures.clone(),
+            renewals: self.renewals.with_label_values(&label),
+            boot_id_changes: self.boot_id_changes.with_label_values(&label),
+            clock_stepped: self.clock_stepped.with_label_values(&label),
+        }
+    }
+
     /// The text that Prometheus reads.
-    pub fn render(&self, report: &Report, now: Instant) -> Result<String> {
-        let open = report.lease.map_or(0, |lease| lease.open);
-        self.leases_held.set(i64::try_from(open).unwrap_or(i64::MAX));
-        self.leases_wanted
-            .set(i64::try_from(report.wanted).unwrap_or(i64::MAX));
-        self.postgres_up.set(i64::from(report.server_up));
-        self.seconds_to_deadline
-            .set(report.to_deadline(now).unwrap_or_default().as_secs_f64());
-        self.ceiling_lead_ms
-            .set(report.ceiling_lead_ms(now).unwrap_or_default());
+    pub fn render<'r>(
+        &self,
+        reports: impl IntoIterator<Item = (Class, &'r Report)>,
+        now: Instant,
+    ) -> Result<String> {
+        for (class, report) in reports {
+            self.set(class, report, now);
+        }
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&self.registry.gather(), &mut text)
             .map_err(failed)?;
         String::from_utf8(text).map_err(|error| Error::runtime(format!("metrics: {error}")))
+    }
+
+    fn set(&self, class: Class, report: &Report, now: Instant) {
+        let label = [class.name()];
+        let count = |gauge: &IntGaugeVec, count: usize| {
+            gauge
+                .with_label_values(&label)
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        count(&self.leases_held, report.lease.map_or(0, |lease| lease.open));
+        count(&self.leases_wanted, report.wanted);
+        count(&self.postgres_up, usize::from(report.server_up));
+        let to_deadline = report.to_deadline(now).unwrap_or_default().as_secs_f64();
+        self.seconds_to_deadline
+            .with_label_values(&label)
+            .set(to_deadline);
+        self.ceiling_lead_ms
+            .with_label_values(&label)
+            .set(report.ceiling_lead_ms(now).unwrap_or_default());
     }
 }
 
@@ -115,20 +153,26 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_metric_shows_before_anything_happened() {
+    fn every_metric_shows_for_each_class_before_anything_happened() {
         let metrics = Metrics::new().unwrap();
-        metrics.failures.with_label_values(&["store_unreachable"]).inc();
-        let report = Report::starting(2, Duration::from_secs(10));
-        let text = metrics.render(&report, Instant::now()).unwrap();
+        let [worker, shard] = [Class::Worker, Class::Shard].map(|class| metrics.of(class));
+        shard.count_failure("store_unreachable");
+        worker.renewals.inc();
+        let [two, three] = [2, 3].map(|wanted| Report::starting(wanted, Duration::from_secs(10)));
+        let reports = [(Class::Worker, &two), (Class::Shard, &three)];
+        let text = metrics.render(reports, Instant::now()).unwrap();
         for line in [
-            "idgen_leases_held 0",
-            "idgen_leases_wanted 2",
-            "idgen_seconds_to_deadline 0",
-            "idgen_ceiling_lead_ms 0",
-            "idgen_renewals_total 0",
-            "idgen_boot_id_changes_total 0",
-            "idgen_postgres_up 0",
-            "idgen_failures_total{reason=\"store_unreachable\"} 1",
+            "idgen_leases_held{class=\"worker\"} 0",
+            "idgen_leases_wanted{class=\"worker\"} 2",
+            "idgen_leases_wanted{class=\"shard\"} 3",
+            "idgen_seconds_to_deadline{class=\"worker\"} 0",
+            "idgen_ceiling_lead_ms{class=\"worker\"} 0",
+            "idgen_renewals_total{class=\"worker\"} 1",
+            "idgen_renewals_total{class=\"shard\"} 0",
+            "idgen_boot_id_changes_total{class=\"worker\"} 0",
+            "idgen_clock_stepped{class=\"shard\"} 0",
+            "idgen_postgres_up{class=\"worker\"} 0",
+            "idgen_failures_total{class=\"shard\",reason=\"store_unreachable\"} 1",
         ] {
             assert!(
                 text.lines().any(|have| have == line),

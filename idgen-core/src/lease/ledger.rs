@@ -4,7 +4,7 @@
 //! A row that names this daemon's instance id was written by this daemon, since the id is random and
 //! new at every start; that is what makes the conclusions below sound.
 
-use super::token::{BootId, CellId, Claim, Epoch, EpochNonce, InstanceId, Revision, Token, WorkerId};
+use super::token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, Token};
 use super::window::{Leased, Window};
 use crate::clock::{ClockReading, UnixMs};
 use core::fmt;
@@ -14,7 +14,8 @@ use core::fmt;
 pub struct Cell {
     /// Snowflakes are unique within one cell and one format.
     pub cell_id: CellId,
-    /// Name of the format that worker identities mint.
+    /// The plan of the formats that workers mint (see [`crate::format::plan`]): a text, compared by value, that
+    /// only the server and whoever switches it need to understand.
     pub worker_format: String,
     /// Its parity names the half of the pool that may be leased.
     pub epoch: Epoch,
@@ -90,7 +91,7 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The identity.
-    pub worker: WorkerId,
+    pub identity: Identity,
     /// Counts its grants.
     pub generation: u64,
     /// Highest timestamp that was ever granted.
@@ -101,20 +102,34 @@ pub struct Row {
     pub holder: Option<Holder>,
 }
 
-/// The whole store, read at one moment.
+/// The store as one class sees it, read at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The cell.
     pub cell: Cell,
-    /// All identities that were ever leased, at most once each.
-    pub rows: Vec<Row>,
+    /// All identities of one class that were ever leased, at most once each, in their order.
+    rows: Vec<Row>,
 }
 
 impl Snapshot {
+    /// The cell and the rows of one class, in any order.
+    #[must_use]
+    pub fn new(cell: Cell, mut rows: Vec<Row>) -> Self {
+        rows.sort_by_key(|row| row.identity);
+        Self { cell, rows }
+    }
+
     /// The row of an identity; `None` when it was never leased.
     #[must_use]
-    pub fn row(&self, worker: WorkerId) -> Option<&Row> {
-        self.rows.iter().find(|row| row.worker == worker)
+    pub fn row(&self, identity: Identity) -> Option<&Row> {
+        let found = self.rows.binary_search_by_key(&identity, |row| row.identity);
+        found.ok().map(|index| &self.rows[index])
+    }
+
+    /// All rows, in the order of their identities.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
     }
 }
 
@@ -127,6 +142,9 @@ pub struct PlannedGrant {
     pub generation: u64,
     /// Revision of the row this was planned on (`None`: there was none); any other refuses the grant.
     pub seen: Option<Revision>,
+    /// The identity is held by this very daemon, under this token, and nobody mints from it any more:
+    /// the grant takes its place. `None`: it must be free.
+    pub replaces: Option<Token>,
 }
 
 /// What a grant asks for: all of it, or nothing.
@@ -136,6 +154,9 @@ pub struct GrantPlan {
     pub epoch: Epoch,
     /// The epoch's name, compared as well.
     pub epoch_nonce: EpochNonce,
+    /// The cell's plan of formats; another one refuses the grant, because its windows may reach beyond a switch
+    /// that the daemon does not know of.
+    pub formats: String,
     /// The shared memory it is for.
     pub boot_id: BootId,
     /// The identities.
@@ -185,7 +206,7 @@ pub fn settle_grant(
     }
     let mut made: Option<(Token, Revision)> = None;
     for planned in &attempt.plan.grants {
-        let row = snapshot.row(planned.leased.worker)?;
+        let row = snapshot.row(planned.leased.identity)?;
         let holder = row.holder.as_ref().filter(|holder| !holder.expired)?;
         let mine = holder.instance == instance
             && holder.boot_id == attempt.plan.boot_id
@@ -224,7 +245,8 @@ pub enum Standing {
 }
 
 /// Looks a held lease up. All identities of a lease change together, so rows of differing revision
-/// cannot be the work of this daemon alone: that counts as lost.
+/// cannot be the work of this daemon alone: that counts as lost. So does a floor below that of the cell, which
+/// may have forgotten which format the time before it was in.
 #[must_use]
 pub fn settle_renewal(
     snapshot: &Snapshot,
@@ -239,7 +261,7 @@ pub fn settle_renewal(
     let mut guard: Option<Revision> = None;
     let mut committed = Vec::with_capacity(leased.len());
     for held in leased {
-        let Some(row) = snapshot.row(held.worker) else {
+        let Some(row) = snapshot.row(held.identity) else {
             return Standing::Lost;
         };
         let mine = row.holder.as_ref().is_some_and(|holder| {
@@ -248,7 +270,9 @@ pub fn settle_renewal(
                 && holder.boot_id == boot_id
                 && !holder.expired
         });
-        if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
+        let together = guard.is_none_or(|guard| guard == row.revision);
+        let allowed = row.ceiling >= held.window.ceiling && held.window.floor >= snapshot.cell.min_floor;
+        if !mine || !together || !allowed {
             return Standing::Lost;
         }
         guard = Some(row.revision);
@@ -257,7 +281,7 @@ pub fn settle_renewal(
             ceiling: row.ceiling,
         };
         committed.push(Leased {
-            worker: held.worker,
+            identity: held.identity,
             window,
         });
     }
@@ -273,7 +297,7 @@ pub fn settle_renewal(
 #[must_use]
 pub fn shows_claim(snapshot: &Snapshot, claim: Claim, boot_id: BootId) -> bool {
     snapshot
-        .row(claim.worker)
+        .row(claim.identity)
         .and_then(|row| row.holder.as_ref())
         .is_some_and(|holder| holder.token == claim.token && holder.boot_id == boot_id)
 }
@@ -300,14 +324,14 @@ mod tests {
         }
     }
 
-    fn leased(worker: u16) -> Leased {
+    fn leased(identity: u16) -> Leased {
         Leased {
-            worker: WorkerId(worker),
+            identity: Identity(identity),
             window: window(200),
         }
     }
 
-    fn row(worker: u16) -> Row {
+    fn row(identity: u16) -> Row {
         let holder = Holder {
             instance: ME,
             name: "a".to_owned(),
@@ -316,7 +340,7 @@ mod tests {
             expired: false,
         };
         Row {
-            worker: WorkerId(worker),
+            identity: Identity(identity),
             generation: 3,
             ceiling: UnixMs(200),
             revision: Revision(5),
@@ -332,20 +356,22 @@ mod tests {
             epoch_nonce: EpochNonce(1),
             min_floor: UnixMs(0),
         };
-        Snapshot { cell, rows }
+        Snapshot::new(cell, rows)
     }
 
     fn attempt() -> Attempt {
         let grants = [1, 2]
-            .map(|worker| PlannedGrant {
-                leased: leased(worker),
+            .map(|identity| PlannedGrant {
+                leased: leased(identity),
                 generation: 3,
                 seen: None,
+                replaces: None,
             })
             .to_vec();
         let plan = GrantPlan {
             epoch: Epoch(0),
             epoch_nonce: EpochNonce(1),
+            formats: "classic".to_owned(),
             boot_id: BOOT,
             grants,
         };
@@ -478,10 +504,21 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_begins_below_the_cells_floor_is_replaced() {
+        let with = |min_floor| {
+            let mut snapshot = snapshot(vec![row(1)]);
+            snapshot.cell.min_floor = UnixMs(min_floor);
+            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)])
+        };
+        assert!(matches!(with(100), Standing::Mine { .. }));
+        assert_eq!(with(101), Standing::Lost);
+    }
+
+    #[test]
     fn only_the_very_token_of_the_very_memory_may_be_released() {
         let snapshot = snapshot(vec![row(1)]);
         let claim = Claim {
-            worker: WorkerId(1),
+            identity: Identity(1),
             token: TOKEN,
         };
         assert!(shows_claim(&snapshot, claim, BOOT));
@@ -501,7 +538,7 @@ mod tests {
         assert!(!shows_claim(
             &snapshot,
             Claim {
-                worker: WorkerId(2),
+                identity: Identity(2),
                 ..claim
             },
             BOOT

@@ -7,25 +7,33 @@
 //!
 //! ```text
 //!  keeper   what happened -> what to do next (one total function)
-//!  pool     which identities to ask for      window  floor and ceiling arithmetic
+//!  class    workers and shards               window  floor and ceiling arithmetic
+//!  pool     which workers to ask for         listed  which shards, and who has them
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
-//!  token    fencing tokens and names         step    was the wall clock stepped?
+//!  token    fencing tokens and names         step    was the wall clock stepped, is it right now?
+//!  switch   another format from a moment on
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
+pub mod class;
 pub mod keeper;
 pub mod ledger;
+pub mod listed;
 pub mod pool;
 pub mod step;
+pub mod switch;
 pub mod timing;
 pub mod token;
 pub mod window;
 
+pub use class::Class;
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
-pub use pool::Memory;
-pub use step::{ClockVerdict, StepGuard};
+pub use listed::{NotFree, Occupied};
+pub use pool::{Memory, Wanted};
+pub use step::{ClockVerdict, KernelClock, StepGuard};
+pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use timing::{Timing, TimingError, TimingSpec};
-pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, InstanceId, Mark, Revision, Token, WorkerId};
+pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, Token};
 pub use window::{Leased, Window};

@@ -1,4 +1,4 @@
-//! Which identities to ask for.
+//! Which identities to ask for: a choice from the pool of workers. (Shards are [`super::listed`].)
 //!
 //! The pool is cut in two halves by the parity of the epoch, so holders of an old epoch that are still
 //! running can never meet those of the new one. Within the half only *cooled* identities are taken:
@@ -6,26 +6,25 @@
 //! begins at the clock, and a lost answer, a crashed server or an orphaned backend costs a wait of
 //! nobody but the identity itself.
 
+use super::class::Class;
 use super::ledger::{GrantPlan, PlannedGrant, Row, Snapshot};
+use super::listed::{self, NotFree};
 use super::timing::Timing;
-use super::token::{BootId, Epoch, Mark, WorkerId};
+use super::token::{BootId, Epoch, Identity, InstanceId, Mark, Token};
 use super::window::{FloorAhead, Leased, Window};
 use crate::clock::UnixMs;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Worker identities of a cell: ids carry 10 bits of them.
-pub const POOL_SIZE: u16 = 1_024;
-
 /// The half of the pool that may be leased in this epoch.
 #[must_use]
 pub fn half(epoch: Epoch) -> Range<u16> {
-    const MIDDLE: u16 = POOL_SIZE / 2;
+    const MIDDLE: u16 = Class::Worker.size() / 2;
     if epoch.0.is_multiple_of(2) {
         0..MIDDLE
     } else {
-        MIDDLE..POOL_SIZE
+        MIDDLE..Class::Worker.size()
     }
 }
 
@@ -33,7 +32,7 @@ pub fn half(epoch: Epoch) -> Range<u16> {
 /// last commits would otherwise hand out the same window again.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    known: BTreeMap<WorkerId, Remembered>,
+    known: BTreeMap<Identity, Remembered>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,17 +49,17 @@ impl Memory {
     }
 
     /// A window up to `ceiling` was granted, or may have been. Never lowers what is remembered.
-    pub fn note_ceiling(&mut self, worker: WorkerId, ceiling: UnixMs) {
+    pub fn note_ceiling(&mut self, identity: Identity, ceiling: UnixMs) {
         let entry = self
             .known
-            .entry(worker)
+            .entry(identity)
             .or_insert(Remembered { ceiling, lost: false });
         entry.ceiling = entry.ceiling.max(ceiling);
     }
 
     /// It went without a clean release: others are preferred even when it has cooled.
-    pub fn note_lost(&mut self, worker: WorkerId) {
-        if let Some(entry) = self.known.get_mut(&worker) {
+    pub fn note_lost(&mut self, identity: Identity) {
+        if let Some(entry) = self.known.get_mut(&identity) {
             entry.lost = true;
         }
     }
@@ -68,7 +67,7 @@ impl Memory {
     /// It was released with its exact high water, so it can be taken again at once.
     pub fn note_released(&mut self, mark: Mark) {
         self.known.insert(
-            mark.claim.worker,
+            mark.claim.identity,
             Remembered {
                 ceiling: mark.last,
                 lost: false,
@@ -76,19 +75,20 @@ impl Memory {
         );
     }
 
-    fn ceiling(&self, worker: WorkerId) -> Option<UnixMs> {
-        self.known.get(&worker).map(|entry| entry.ceiling)
+    /// Highest timestamp that it was or may have been granted.
+    pub(super) fn ceiling(&self, identity: Identity) -> Option<UnixMs> {
+        self.known.get(&identity).map(|entry| entry.ceiling)
     }
 
-    fn is_lost(&self, worker: WorkerId) -> bool {
-        self.known.get(&worker).is_some_and(|entry| entry.lost)
+    fn is_lost(&self, identity: Identity) -> bool {
+        self.known.get(&identity).is_some_and(|entry| entry.lost)
     }
 }
 
 /// Why no grant can be asked for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// Too few identities of the half are free and cooled.
+    /// Too few workers of the half are free and cooled.
     Exhausted {
         /// Identities asked for.
         wanted: usize,
@@ -101,6 +101,8 @@ pub enum PlanError {
     },
     /// The cell forbids windows that begin now.
     FloorAhead(FloorAhead),
+    /// These of the listed identities cannot be taken. One is enough to take none.
+    NotFree(Vec<NotFree>),
 }
 
 impl fmt::Display for PlanError {
@@ -116,6 +118,7 @@ impl fmt::Display for PlanError {
                 "the worker pool is exhausted: {wanted} wanted, {free} free, {held} held, {cooling} cooling"
             ),
             Self::FloorAhead(error) => error.fmt(f),
+            Self::NotFree(taken) => listed::describe(taken, f),
         }
     }
 }
@@ -128,102 +131,146 @@ impl From<FloorAhead> for PlanError {
     }
 }
 
+/// What a server wants to mint from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// As many of the pool.
+    Any(usize),
+    /// Exactly these, in rising order: all of them or nothing.
+    Listed(Vec<Identity>),
+}
+
+impl Wanted {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Any(count) => *count,
+            Self::Listed(identities) => identities.len(),
+        }
+    }
+}
+
 /// For whom a plan is made, and what it may count on.
 #[derive(Clone, Copy, Debug)]
-pub struct PlanFor {
+pub struct PlanFor<'a> {
+    /// The daemon that asks. It holds nothing that anybody mints from.
+    pub instance: InstanceId,
     /// The shared memory the identities are for.
     pub boot_id: BootId,
     /// The server's wall clock, found good.
     pub wall: UnixMs,
-    /// Identities wanted.
-    pub count: usize,
+    /// What is wanted.
+    pub wanted: &'a Wanted,
     /// Shuffles identities that are equally good, so that daemons starting together do not collide.
     pub random: u64,
 }
 
-/// Chooses `count` identities and their windows: never used ones and the longest cooled first, those
-/// just lost last.
+/// Plans a grant of what is wanted, and its windows.
 pub fn plan_grant(
     snapshot: &Snapshot,
     memory: &Memory,
     timing: &Timing,
-    wanted: PlanFor,
+    asked: PlanFor<'_>,
 ) -> Result<GrantPlan, PlanError> {
     let cell = &snapshot.cell;
-    let grants = pick(snapshot, memory, wanted)?
-        .into_iter()
-        .map(|candidate| {
-            let window = Window::grant(
-                candidate.high_water,
-                cell.min_floor,
-                wanted.wall,
-                timing.window_ms(),
-            )?;
-            Ok(PlannedGrant {
-                leased: Leased {
-                    worker: candidate.worker,
-                    window,
-                },
-                generation: candidate.row.map_or(0, |row| row.generation) + 1,
-                seen: candidate.row.map(|row| row.revision),
+    let grants = match asked.wanted {
+        Wanted::Any(count) => pick(snapshot, memory, asked, *count)?
+            .into_iter()
+            .map(|candidate| {
+                Ok(candidate.planned(candidate.window(cell.min_floor, asked.wall, timing)?, None))
             })
-        })
-        .collect::<Result<Vec<_>, FloorAhead>>()?;
+            .collect::<Result<Vec<_>, FloorAhead>>()?,
+        Wanted::Listed(identities) => listed::plan(snapshot, memory, timing, asked, identities)?,
+    };
     Ok(GrantPlan {
         epoch: cell.epoch,
         epoch_nonce: cell.epoch_nonce,
-        boot_id: wanted.boot_id,
+        formats: cell.worker_format.clone(),
+        boot_id: asked.boot_id,
         grants,
     })
 }
 
-struct Candidate<'a> {
-    worker: WorkerId,
-    row: Option<&'a Row>,
+/// An identity, and what is known of it.
+pub(super) struct Candidate<'a> {
+    pub(super) identity: Identity,
+    pub(super) row: Option<&'a Row>,
     high_water: Option<UnixMs>,
 }
 
+impl<'a> Candidate<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, memory: &Memory, identity: Identity) -> Self {
+        let row = snapshot.row(identity);
+        let high_water = row.map(|row| row.ceiling).max(memory.ceiling(identity));
+        Self {
+            identity,
+            row,
+            high_water,
+        }
+    }
+
+    /// The window it would get.
+    pub(super) fn window(
+        &self,
+        min_floor: UnixMs,
+        wall: UnixMs,
+        timing: &Timing,
+    ) -> Result<Window, FloorAhead> {
+        Window::grant(self.high_water, min_floor, wall, timing.window_ms())
+    }
+
+    pub(super) fn planned(&self, window: Window, replaces: Option<Token>) -> PlannedGrant {
+        PlannedGrant {
+            leased: Leased {
+                identity: self.identity,
+                window,
+            },
+            generation: self.row.map_or(0, |row| row.generation) + 1,
+            seen: self.row.map(|row| row.revision),
+            replaces,
+        }
+    }
+}
+
+/// Chooses `count` identities: never used ones and the longest cooled first, those just lost last.
 fn pick<'a>(
     snapshot: &'a Snapshot,
     memory: &Memory,
-    wanted: PlanFor,
+    asked: PlanFor<'_>,
+    count: usize,
 ) -> Result<Vec<Candidate<'a>>, PlanError> {
-    let rows: BTreeMap<WorkerId, &Row> = snapshot.rows.iter().map(|row| (row.worker, row)).collect();
     let (mut held, mut cooling) = (0, 0);
     let mut free = Vec::new();
-    for worker in half(snapshot.cell.epoch).map(WorkerId) {
-        let row = rows.get(&worker).copied();
-        let high_water = row.map(|row| row.ceiling).max(memory.ceiling(worker));
+    for identity in half(snapshot.cell.epoch).map(Identity) {
+        let candidate = Candidate::new(snapshot, memory, identity);
+        let (row, high_water) = (candidate.row, candidate.high_water);
         if row
             .and_then(|row| row.holder.as_ref())
             .is_some_and(|holder| !holder.expired)
         {
             held += 1;
-        } else if high_water.is_some_and(|ms| ms >= wanted.wall) {
+        } else if high_water.is_some_and(|ms| ms >= asked.wall) {
             cooling += 1;
         } else {
-            free.push(Candidate {
-                worker,
-                row,
-                high_water,
-            });
+            free.push(candidate);
         }
     }
-    if free.len() < wanted.count {
+    if free.len() < count {
         return Err(PlanError::Exhausted {
-            wanted: wanted.count,
+            wanted: count,
             free: free.len(),
             held,
             cooling,
         });
     }
     free.sort_by_key(|candidate| {
-        let shuffled = mix(wanted.random ^ u64::from(candidate.worker.0));
-        (memory.is_lost(candidate.worker), candidate.high_water, shuffled)
+        let shuffled = mix(asked.random ^ u64::from(candidate.identity.0));
+        (memory.is_lost(candidate.identity), candidate.high_water, shuffled)
     });
-    free.truncate(wanted.count);
+    free.truncate(count);
     // In identity order, so that two transactions lock the rows in the same order.
-    free.sort_by_key(|candidate| candidate.worker);
+    free.sort_by_key(|candidate| candidate.identity);
     Ok(free)
 }
 
@@ -238,20 +285,14 @@ fn mix(mut x: u64) -> u64 {
 mod tests {
     use super::super::ledger::{Cell, Holder};
     use super::super::timing::TimingSpec;
-    use super::super::token::{CellId, Claim, EpochNonce, InstanceId, Revision, Token};
+    use super::super::token::{CellId, Claim, EpochNonce, Revision};
     use super::*;
     use proptest::prelude::*;
 
     const WALL: u64 = 1_000_000;
 
     fn timing() -> Timing {
-        Timing::new(TimingSpec {
-            ttl_ms: 10_000,
-            window_ms: None,
-            period_ms: None,
-            margin_ms: None,
-        })
-        .unwrap()
+        Timing::new(TimingSpec::of_ttl(10_000)).unwrap()
     }
 
     fn snapshot(epoch: u64, rows: Vec<Row>) -> Snapshot {
@@ -262,10 +303,10 @@ mod tests {
             epoch_nonce: EpochNonce(1),
             min_floor: UnixMs(0),
         };
-        Snapshot { cell, rows }
+        Snapshot::new(cell, rows)
     }
 
-    fn row(worker: u16, ceiling: u64, holder: Option<bool>) -> Row {
+    fn row(identity: u16, ceiling: u64, holder: Option<bool>) -> Row {
         let holder = holder.map(|expired| Holder {
             instance: InstanceId(9),
             name: "other".to_owned(),
@@ -273,9 +314,9 @@ mod tests {
             boot_id: BootId(9),
             expired,
         });
-        let worker = WorkerId(worker);
+        let identity = Identity(identity);
         Row {
-            worker,
+            identity,
             generation: 4,
             ceiling: UnixMs(ceiling),
             revision: Revision(8),
@@ -283,23 +324,25 @@ mod tests {
         }
     }
 
-    fn wanted(count: usize, random: u64) -> PlanFor {
-        PlanFor {
+    fn plan(snapshot: &Snapshot, memory: &Memory, count: usize, random: u64) -> Result<GrantPlan, PlanError> {
+        let asked = PlanFor {
+            instance: InstanceId(1),
             boot_id: BootId(1),
             wall: UnixMs(WALL),
-            count,
+            wanted: &Wanted::Any(count),
             random,
-        }
+        };
+        plan_grant(snapshot, memory, &timing(), asked)
     }
 
     fn workers(plan: &GrantPlan) -> Vec<u16> {
-        plan.grants.iter().map(|grant| grant.leased.worker.0).collect()
+        plan.grants.iter().map(|grant| grant.leased.identity.0).collect()
     }
 
     /// The even half with every row used, so that the order of choice is fixed.
     fn used(ceiling: impl Fn(u16) -> u64) -> Vec<Row> {
         half(Epoch(0))
-            .map(|worker| row(worker, ceiling(worker), None))
+            .map(|identity| row(identity, ceiling(identity), None))
             .collect()
     }
 
@@ -309,8 +352,12 @@ mod tests {
             (half(Epoch(0)), half(Epoch(1)), half(Epoch(2))),
             (0..512, 512..1_024, 0..512)
         );
-        let plan = plan_grant(&snapshot(7, vec![]), &Memory::new(), &timing(), wanted(64, 3)).unwrap();
-        assert!(workers(&plan).iter().all(|worker| (512..1_024).contains(worker)));
+        let chosen = plan(&snapshot(7, vec![]), &Memory::new(), 64, 3).unwrap();
+        assert!(
+            workers(&chosen)
+                .iter()
+                .all(|identity| (512..1_024).contains(identity))
+        );
     }
 
     #[test]
@@ -320,9 +367,9 @@ mod tests {
         rows[4] = row(4, WALL - 1, Some(false));
         rows[5] = row(5, WALL - 1, Some(true));
         let snapshot = snapshot(0, rows);
-        let plan = plan_grant(&snapshot, &Memory::new(), &timing(), wanted(2, 0)).unwrap();
-        assert_eq!(workers(&plan), [3, 5], "an expired holder is no holder");
-        let error = plan_grant(&snapshot, &Memory::new(), &timing(), wanted(3, 0)).unwrap_err();
+        let chosen = plan(&snapshot, &Memory::new(), 2, 0).unwrap();
+        assert_eq!(workers(&chosen), [3, 5], "an expired holder is no holder");
+        let error = plan(&snapshot, &Memory::new(), 3, 0).unwrap_err();
         assert_eq!(
             error,
             PlanError::Exhausted {
@@ -336,53 +383,47 @@ mod tests {
 
     #[test]
     fn the_longest_cooled_come_first_and_never_used_ones_before_them() {
-        let mut rows = used(|worker| 1_000 + u64::from(worker));
-        let plan = plan_grant(
-            &snapshot(0, rows.clone()),
-            &Memory::new(),
-            &timing(),
-            wanted(2, 77),
-        )
-        .unwrap();
-        assert_eq!(workers(&plan), [0, 1]);
-        assert_eq!(plan.grants[0].generation, 5);
-        assert_eq!(plan.grants[0].seen, Some(Revision(8)));
+        let mut rows = used(|identity| 1_000 + u64::from(identity));
+        let chosen = plan(&snapshot(0, rows.clone()), &Memory::new(), 2, 77).unwrap();
+        assert_eq!(workers(&chosen), [0, 1]);
+        assert_eq!(chosen.grants[0].generation, 5);
+        assert_eq!(chosen.grants[0].seen, Some(Revision(8)));
         rows.remove(400);
-        let plan = plan_grant(&snapshot(0, rows), &Memory::new(), &timing(), wanted(2, 77)).unwrap();
-        assert_eq!(workers(&plan), [0, 400]);
-        assert_eq!((plan.grants[1].generation, plan.grants[1].seen), (1, None));
+        let chosen = plan(&snapshot(0, rows), &Memory::new(), 2, 77).unwrap();
+        assert_eq!(workers(&chosen), [0, 400]);
+        assert_eq!((chosen.grants[1].generation, chosen.grants[1].seen), (1, None));
     }
 
     #[test]
     fn the_daemons_own_memory_counts_beside_the_store() {
         let mut memory = Memory::new();
-        memory.note_ceiling(WorkerId(0), UnixMs(WALL));
+        memory.note_ceiling(Identity(0), UnixMs(WALL));
         let rows = used(u64::from);
-        let plan = plan_grant(&snapshot(0, rows.clone()), &memory, &timing(), wanted(1, 0)).unwrap();
-        assert_eq!(workers(&plan), [1], "the store forgot a grant of worker 0");
+        let chosen = plan(&snapshot(0, rows.clone()), &memory, 1, 0).unwrap();
+        assert_eq!(workers(&chosen), [1], "the store forgot a grant of worker 0");
         let claim = Claim {
-            worker: WorkerId(0),
+            identity: Identity(0),
             token: Token::default(),
         };
         memory.note_released(Mark {
             claim,
             last: UnixMs(0),
         });
-        let plan = plan_grant(&snapshot(0, rows), &memory, &timing(), wanted(1, 0)).unwrap();
-        assert_eq!(workers(&plan), [0], "a clean release makes it free at once");
+        let chosen = plan(&snapshot(0, rows), &memory, 1, 0).unwrap();
+        assert_eq!(workers(&chosen), [0], "a clean release makes it free at once");
     }
 
     #[test]
     fn an_identity_just_lost_comes_last() {
         let mut memory = Memory::new();
-        memory.note_ceiling(WorkerId(0), UnixMs(0));
-        memory.note_lost(WorkerId(0));
+        memory.note_ceiling(Identity(0), UnixMs(0));
+        memory.note_lost(Identity(0));
         let snapshot = snapshot(0, used(u64::from));
-        let plan = plan_grant(&snapshot, &memory, &timing(), wanted(1, 0)).unwrap();
-        assert_eq!(workers(&plan), [1]);
-        let plan = plan_grant(&snapshot, &memory, &timing(), wanted(512, 0)).unwrap();
+        let chosen = plan(&snapshot, &memory, 1, 0).unwrap();
+        assert_eq!(workers(&chosen), [1]);
+        let chosen = plan(&snapshot, &memory, 512, 0).unwrap();
         assert!(
-            workers(&plan).contains(&0),
+            workers(&chosen).contains(&0),
             "but cooled it is better than nothing"
         );
     }
@@ -390,8 +431,7 @@ mod tests {
     #[test]
     fn daemons_that_start_together_choose_differently() {
         let empty = snapshot(0, vec![]);
-        let chosen =
-            |random| workers(&plan_grant(&empty, &Memory::new(), &timing(), wanted(2, random)).unwrap());
+        let chosen = |random| workers(&plan(&empty, &Memory::new(), 2, random).unwrap());
         assert_ne!(chosen(1), chosen(2));
         assert_eq!(chosen(1), chosen(1));
     }
@@ -400,7 +440,7 @@ mod tests {
     fn a_cell_floor_far_ahead_is_waited_for() {
         let mut snapshot = snapshot(0, vec![]);
         snapshot.cell.min_floor = UnixMs(WALL + 5_000);
-        let error = plan_grant(&snapshot, &Memory::new(), &timing(), wanted(1, 0)).unwrap_err();
+        let error = plan(&snapshot, &Memory::new(), 1, 0).unwrap_err();
         assert!(matches!(error, PlanError::FloorAhead(_)), "{error:?}");
     }
 
@@ -411,22 +451,22 @@ mod tests {
             known in prop::collection::btree_map(0u16..1_024, WALL - 5..WALL + 5, 0..100),
             epoch in 0u64..4, count in 1usize..=64, random: u64,
         ) {
-            let rows = rows.iter().map(|(worker, (ceiling, holder))| row(*worker, *ceiling, *holder)).collect();
+            let rows = rows.iter().map(|(identity, (ceiling, holder))| row(*identity, *ceiling, *holder)).collect();
             let snapshot = snapshot(epoch, rows);
             let mut memory = Memory::new();
-            for (worker, ceiling) in &known {
-                memory.note_ceiling(WorkerId(*worker), UnixMs(*ceiling));
+            for (identity, ceiling) in &known {
+                memory.note_ceiling(Identity(*identity), UnixMs(*ceiling));
             }
-            if let Ok(plan) = plan_grant(&snapshot, &memory, &timing(), wanted(count, random)) {
+            if let Ok(plan) = plan(&snapshot, &memory, count, random) {
                 let ids = workers(&plan);
                 prop_assert_eq!(ids.len(), count);
                 prop_assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "distinct and in order");
                 for planned in &plan.grants {
-                    let worker = planned.leased.worker;
-                    prop_assert!(half(Epoch(epoch)).contains(&worker.0));
+                    let identity = planned.leased.identity;
+                    prop_assert!(half(Epoch(epoch)).contains(&identity.0));
                     let floor = planned.leased.window.floor;
-                    prop_assert!(memory.ceiling(worker).is_none_or(|ceiling| floor > ceiling));
-                    if let Some(row) = snapshot.row(worker) {
+                    prop_assert!(memory.ceiling(identity).is_none_or(|ceiling| floor > ceiling));
+                    if let Some(row) = snapshot.row(identity) {
                         prop_assert!(row.holder.as_ref().is_none_or(|holder| holder.expired));
                         prop_assert!(floor > row.ceiling);
                     }

@@ -6,10 +6,12 @@
 //! every reading is compared with the last accepted one; on a difference the guard latches, and opens
 //! again when the clock comes back.
 //!
-//! Limits: a clock that was wrong from the start is not noticed, and one that was *corrected* by a step
-//! stays latched until the daemon is restarted. Neither touches uniqueness.
+//! A clock that was *corrected* by a step does not come back. It is believed again when an operator says so, or
+//! when the kernel does: [`KernelClock::proves`].
+//!
+//! Limit: a clock that was wrong from the start is not noticed. This does not touch uniqueness.
 
-use crate::clock::ClockReading;
+use crate::clock::{ClockReading, UnixMs};
 
 /// Difference of the two advances that counts as a step, in ms. CockroachDB's maximum offset; two orders
 /// above what reading two clocks one after the other can differ.
@@ -39,10 +41,41 @@ impl ClockVerdict {
     }
 }
 
+/// Error up to which the kernel's clock counts as right, in µs. What a clock that is kept by NTP over the internet
+/// stays well below; the kernel's own estimate grows by 0.5 ms/s when nobody disciplines it.
+pub const SYNC_ERROR_US_MAX: u64 = 100_000;
+
+/// Difference of two readings of one clock, in ms, one by the server and one by the daemon. More: they are on
+/// different hosts, or one of them sees a time of its own.
+pub const SAME_CLOCK_MS_MAX: u64 = 1_000;
+
+/// What the kernel of the daemon's host says of its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelClock {
+    /// Somebody disciplines it: neither TIME_ERROR nor STA_UNSYNC. The kernel takes this back whenever the clock
+    /// is set by hand.
+    pub synchronised: bool,
+    /// Its largest error, as the discipline reckons it.
+    pub error_us_max: u64,
+    /// What it shows.
+    pub wall: UnixMs,
+}
+
+impl KernelClock {
+    /// Is the server's wall clock right? `wall` was read by the server just before.
+    #[must_use]
+    pub fn proves(&self, wall: UnixMs) -> bool {
+        self.synchronised
+            && self.error_us_max <= SYNC_ERROR_US_MAX
+            && self.wall.0.abs_diff(wall.0) <= SAME_CLOCK_MS_MAX
+    }
+}
+
 /// Remembers the last accepted reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepGuard {
     accepted: Option<ClockReading>,
+    stepped_by_ms: Option<i64>,
 }
 
 impl StepGuard {
@@ -52,8 +85,28 @@ impl StepGuard {
         Self::default()
     }
 
+    /// By how much the clock was set; `None` while it is believed.
+    #[must_use]
+    pub fn stepped_by_ms(&self) -> Option<i64> {
+        self.stepped_by_ms
+    }
+
+    /// Believes the clock again, from the next reading on, whatever it shows.
+    pub fn accept(&mut self) {
+        *self = Self::new();
+    }
+
     /// Judges a reading. Boot time that went back is another boot of the host: the reading is accepted.
     pub fn observe(&mut self, reading: ClockReading) -> ClockVerdict {
+        let verdict = self.judge(reading);
+        self.stepped_by_ms = match verdict {
+            ClockVerdict::Good => None,
+            ClockVerdict::Stepped { by_ms } => Some(by_ms),
+        };
+        verdict
+    }
+
+    fn judge(&mut self, reading: ClockReading) -> ClockVerdict {
         let Some(base) = self.accepted.filter(|base| base.boot <= reading.boot) else {
             self.accepted = Some(reading);
             return ClockVerdict::Good;
@@ -130,6 +183,43 @@ mod tests {
         let mut guard = StepGuard::new();
         guard.observe(at(100_000, 50_000));
         assert!(guard.observe(at(900_000, 10)).is_good());
+    }
+
+    #[test]
+    fn what_is_accepted_is_where_the_next_reading_is_compared_with() {
+        let mut guard = StepGuard::new();
+        guard.observe(at(100_000, 0));
+        guard.observe(at(3_701_000, 1_000));
+        assert_eq!(guard.stepped_by_ms(), Some(3_600_000));
+        guard.accept();
+        assert_eq!(guard.stepped_by_ms(), None);
+        assert!(guard.observe(at(3_702_000, 2_000)).is_good());
+        assert_eq!(
+            guard.observe(at(103_000, 3_000)),
+            ClockVerdict::Stepped { by_ms: -3_600_000 },
+            "the way back is a step now"
+        );
+    }
+
+    #[test]
+    fn only_a_disciplined_clock_that_the_server_sees_too_proves_anything() {
+        let kernel = KernelClock {
+            synchronised: true,
+            error_us_max: SYNC_ERROR_US_MAX,
+            wall: UnixMs(1_000_000),
+        };
+        let (near, far) = (SAME_CLOCK_MS_MAX, SAME_CLOCK_MS_MAX + 1);
+        assert!(kernel.proves(UnixMs(1_000_000 + near)) && kernel.proves(UnixMs(1_000_000 - near)));
+        assert!(!kernel.proves(UnixMs(1_000_000 + far)) && !kernel.proves(UnixMs(1_000_000 - far)));
+        let loose = KernelClock {
+            error_us_max: SYNC_ERROR_US_MAX + 1,
+            ..kernel
+        };
+        let alone = KernelClock {
+            synchronised: false,
+            ..kernel
+        };
+        assert!(!loose.proves(kernel.wall) && !alone.proves(kernel.wall));
     }
 
     #[test]

@@ -42,6 +42,25 @@ pub struct TimingSpec {
     pub margin_ms: Option<u64>,
 }
 
+impl TimingSpec {
+    /// This TTL, and the defaults for everything else.
+    #[must_use]
+    pub fn of_ttl(ttl_ms: u64) -> Self {
+        Self {
+            ttl_ms,
+            window_ms: None,
+            period_ms: None,
+            margin_ms: None,
+        }
+    }
+
+    /// What the default margin leaves of the TTL.
+    #[must_use]
+    pub fn usable_ms(&self) -> u64 {
+        self.ttl_ms.saturating_sub(percent(self.ttl_ms, MARGIN_PERCENT))
+    }
+}
+
 /// Checked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -220,12 +239,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn spec(ttl_ms: u64) -> TimingSpec {
-        TimingSpec {
-            ttl_ms,
-            window_ms: None,
-            period_ms: None,
-            margin_ms: None,
-        }
+        TimingSpec::of_ttl(ttl_ms)
     }
 
     #[test]

@@ -53,11 +53,12 @@ uuid_name! {
     EpochNonce
 }
 
-/// An identity of the worker pool. 16 bits, because the pool has 1,024.
+/// The number of a worker or of a shard; which of the two is said by the [`super::Class`] beside it. 16
+/// bits, because there are 1,024 workers and 8,192 shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct WorkerId(pub u16);
+pub struct Identity(pub u16);
 
-impl fmt::Display for WorkerId {
+impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -67,7 +68,7 @@ impl fmt::Display for WorkerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     /// The identity.
-    pub worker: WorkerId,
+    pub identity: Identity,
     /// The token it is, or was, leased under.
     pub token: Token,
 }

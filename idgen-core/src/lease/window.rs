@@ -1,6 +1,6 @@
 //! Floor and ceiling of a window.
 
-use super::token::WorkerId;
+use super::token::Identity;
 use crate::clock::UnixMs;
 use core::fmt;
 
@@ -23,7 +23,7 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leased {
     /// The identity.
-    pub worker: WorkerId,
+    pub identity: Identity,
     /// What it may mint.
     pub window: Window,
 }

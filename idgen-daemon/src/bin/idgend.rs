@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use idgen_core::lease::InstanceId;
-use idgen_daemon::config::{Config, StoreConfig};
+use idgen_core::lease::{Class, InstanceId};
+use idgen_daemon::config::{ClassConfig, Config, StoreConfig};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 /// One thread for the keeper, one for whoever reads metrics: a daemon beside a database stays small.
@@ -97,18 +98,22 @@ async fn supervise(config: Config) -> Result<()> {
     let stop = CancellationToken::new();
     let signals = Signals::new()?;
     let metrics = Arc::new(Metrics::new()?);
-    let period = Duration::from_millis(config.timing.period_ms());
-    let (report, reported) = watch::channel(Report::starting(config.workers_count, period));
-    let instance = Uuid::new_v4();
+    let holder = HolderName {
+        instance: InstanceId(Uuid::new_v4().as_u128()),
+        name: config.name.clone(),
+    };
+    let instance = Uuid::from_u128(holder.instance.0);
     tracing::info!(name = config.name, %instance, version = env!("CARGO_PKG_VERSION"), "starting");
 
     let mut supervisor = Supervisor::new(stop.clone());
-    if let Some(addr) = config.http_listen {
-        let listener = http::bind(addr)?;
-        let pages = Pages {
-            report: reported,
-            metrics: Arc::clone(&metrics),
-        };
+    let listener = config.http_listen.map(http::bind).transpose()?;
+    let mut reports = Vec::new();
+    for class in &config.classes {
+        let reported = spawn_keeper(&mut supervisor, &config, class, &holder, &metrics, &stop);
+        reports.push((class.class, reported));
+    }
+    if let Some(listener) = listener {
+        let pages = Pages { reports, metrics };
         supervisor.spawn_restarted("http", move |stop| {
             let (listener, pages) = (listener.try_clone(), pages.clone());
             async move {
@@ -117,65 +122,70 @@ async fn supervise(config: Config) -> Result<()> {
             }
         });
     }
-    spawn_keeper(&mut supervisor, config, instance, report, metrics, &stop);
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
 }
 
+/// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
-    config: Config,
-    instance: Uuid,
-    report: watch::Sender<Report>,
-    metrics: Arc<Metrics>,
+    config: &Config,
+    leases: &ClassConfig,
+    holder: &HolderName,
+    metrics: &Metrics,
     stop: &CancellationToken,
-) {
-    const NAME: &str = "lease keeper";
-    let holder = HolderName {
-        instance: InstanceId(instance.as_u128()),
-        name: config.name,
-    };
+) -> watch::Receiver<Report> {
+    let class = leases.class;
+    let period = Duration::from_millis(leases.timing.period_ms());
+    let (report, reported) = watch::channel(Report::starting(leases.wanted.count(), period));
+    let (metrics, stop) = (metrics.of(class), stop.clone());
     let keeper = KeeperConfig {
-        postgres: config.postgres,
-        workers_count: config.workers_count,
-        timing: config.timing,
+        postgres: config.postgres.clone(),
+        class: leases.clone(),
         holder: holder.clone(),
     };
-    let ttl_ms = config.timing.ttl_ms();
-    let stop = stop.clone();
-    match config.store {
+    let name = match class {
+        Class::Worker => "lease keeper of workers",
+        Class::Shard => "lease keeper of shards",
+    };
+    let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
+    // Every line that a keeper logs says whose it is.
+    let span = tracing::info_span!("lease", class = class.name());
+    match config.store.clone() {
         StoreConfig::Postgres {
             url,
             connect_timeout,
             request_timeout,
         } => {
-            let url = *url;
-            let store = PostgresStoreConfig {
-                url,
+            let store = PostgresStore::new(PostgresStoreConfig {
+                class,
+                url: *url,
                 connect_timeout,
                 request_timeout,
                 ttl_ms,
                 holder,
-            };
-            let keeper = Keeper::new(keeper, PostgresStore::new(store), report, metrics);
-            supervisor.spawn_essential(NAME, keeper.run(stop));
+            });
+            let keeper = Keeper::new(keeper, store, report, metrics);
+            supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         StoreConfig::Etcd {
             endpoints,
             prefix,
             request_timeout,
         } => {
-            let store = EtcdConfig {
+            let store = EtcdStore::new(EtcdConfig {
+                class,
                 endpoints,
                 prefix,
                 request_timeout,
                 ttl_ms,
                 holder,
-            };
-            let keeper = Keeper::new(keeper, EtcdStore::new(store), report, metrics);
-            supervisor.spawn_essential(NAME, keeper.run(stop));
+            });
+            let keeper = Keeper::new(keeper, store, report, metrics);
+            supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }
+    reported
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

@@ -1,6 +1,6 @@
 //! Environment overrides: `IDGEND_POSTGRES__URL` is `url` of `[postgres]`.
 
-use super::RawConfig;
+use super::{RawConfig, RawShard};
 use crate::error::{Error, Result};
 use std::ffi::OsString;
 
@@ -57,6 +57,13 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "WORKERS__TTL_MS" => raw.workers.ttl_ms = Some(number(&value)?),
         "WORKERS__WINDOW_MS" => raw.workers.window_ms = Some(number(&value)?),
         "WORKERS__PERIOD_MS" => raw.workers.period_ms = Some(number(&value)?),
+        "SHARDS__IDS" => {
+            let items = list(&value).into_iter().map(RawShard::Range);
+            raw.shards.ids = Some(items.collect());
+        }
+        "SHARDS__TTL_MS" => raw.shards.ttl_ms = Some(number(&value)?),
+        "SHARDS__WINDOW_MS" => raw.shards.window_ms = Some(number(&value)?),
+        "SHARDS__PERIOD_MS" => raw.shards.period_ms = Some(number(&value)?),
         "HTTP__LISTEN" => raw.http.listen = Some(value),
         "LOG__FORMAT" => raw.log.format = Some(value),
         "LOG__LEVEL" => raw.log.level = Some(value),
@@ -72,7 +79,7 @@ fn number(value: &str) -> std::result::Result<u64, String> {
         .map_err(|_| format!("\"{value}\" is not a whole number"))
 }
 
-/// Endpoints, separated by commas.
+/// Endpoints or shards, separated by commas.
 fn list(value: &str) -> Vec<String> {
     value
         .split(',')

@@ -8,18 +8,21 @@ mod env;
 mod tests;
 
 use crate::error::{Error, Result};
-use idgen_core::lease::{Timing, TimingSpec};
+use crate::lease::ranges;
+use idgen_core::lease::{Class, Identity, Timing, Wanted};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// Identities per server at most: with more a single server would take more than an eighth of the half
-/// of the pool that an epoch may use.
-const COUNT_MAX: usize = 64;
-/// An etcd transaction takes 128 operations: two per identity, and one comparison for the cell.
+/// Workers per server at most: with more a single server would take more than an eighth of the half of
+/// the pool that an epoch may use.
+const WORKERS_MAX: usize = 64;
+/// Identities per server and class: an etcd transaction takes 128 operations, two of them per identity and
+/// one comparison for the cell.
 const COUNT_MAX_ETCD: usize = 63;
 
 /// Everything the daemon needs to know, checked.
@@ -31,14 +34,23 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// Where leases are kept.
     pub store: StoreConfig,
-    /// Identities per server.
-    pub workers_count: usize,
-    /// TTL, window, period and margin.
-    pub timing: Timing,
+    /// What is leased for the server: at least one class, each at most once.
+    pub classes: Vec<ClassConfig>,
     /// Where metrics and health are served; `None`: nowhere.
     pub http_listen: Option<SocketAddr>,
     /// How to log.
     pub log: LogConfig,
+}
+
+/// What is leased of one class.
+#[derive(Clone, Debug)]
+pub struct ClassConfig {
+    /// Which class.
+    pub class: Class,
+    /// Which identities of it; never none.
+    pub wanted: Wanted,
+    /// TTL, window, period and margin.
+    pub timing: Timing,
 }
 
 /// The server that mints.
@@ -92,6 +104,7 @@ struct RawConfig {
     postgres: RawPostgres,
     store: RawStore,
     workers: RawWorkers,
+    shards: RawShards,
     http: RawHttp,
     log: RawLog,
 }
@@ -121,6 +134,23 @@ struct RawWorkers {
     ttl_ms: Option<u64>,
     window_ms: Option<u64>,
     period_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawShards {
+    ids: Option<Vec<RawShard>>,
+    ttl_ms: Option<u64>,
+    window_ms: Option<u64>,
+    period_ms: Option<u64>,
+}
+
+/// One item of `ids`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "a number or a range such as \"16-31\"")]
+enum RawShard {
+    One(i64),
+    Range(String),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -192,13 +222,12 @@ impl RawConfig {
             poll: millis("postgres.poll_ms", self.postgres.poll_ms, 500)?,
         };
         let store = self.store.check(&postgres)?;
-        let (workers_count, timing) = self.workers.check(&store)?;
+        let classes = check_classes(&self.workers, &self.shards, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
             postgres,
             store,
-            workers_count,
-            timing,
+            classes,
             http_listen: self.http.check()?,
             log: self.log.check()?,
         })
@@ -256,32 +285,92 @@ impl RawStore {
     }
 }
 
+/// What the server is to lease: workers, shards, or both.
+fn check_classes(workers: &RawWorkers, shards: &RawShards, store: &StoreConfig) -> Checked<Vec<ClassConfig>> {
+    let classes: Vec<ClassConfig> = [workers.check(store)?, shards.check(store)?]
+        .into_iter()
+        .flatten()
+        .collect();
+    if classes.is_empty() {
+        return Err("workers.count = 0 and shards.ids is empty: there is nothing to lease".into());
+    }
+    Ok(classes)
+}
+
 impl RawWorkers {
-    fn check(&self, store: &StoreConfig) -> Checked<(usize, Timing)> {
+    fn check(&self, store: &StoreConfig) -> Checked<Option<ClassConfig>> {
         let count_max = match store {
-            StoreConfig::Postgres { .. } => COUNT_MAX,
+            StoreConfig::Postgres { .. } => WORKERS_MAX,
             StoreConfig::Etcd { .. } => COUNT_MAX_ETCD,
         };
         let count = self.count.unwrap_or(2);
         let count = usize::try_from(count)
             .ok()
-            .filter(|count| (1..=count_max).contains(count))
-            .ok_or_else(|| format!("workers.count = {count} is not in 1 to {count_max} for this store"))?;
-        let spec = TimingSpec {
-            ttl_ms: self.ttl_ms.unwrap_or(600_000),
-            window_ms: self.window_ms,
-            period_ms: self.period_ms,
-            margin_ms: None,
-        };
-        if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
+            .filter(|count| *count <= count_max)
+            .ok_or_else(|| format!("workers.count = {count} is not in 0 to {count_max} for this store"))?;
+        let timing = check_timing(
+            Class::Worker,
+            store,
+            [self.ttl_ms, self.window_ms, self.period_ms],
+        )?;
+        Ok((count > 0).then_some(ClassConfig {
+            class: Class::Worker,
+            wanted: Wanted::Any(count),
+            timing,
+        }))
+    }
+}
+
+impl RawShards {
+    fn check(&self, store: &StoreConfig) -> Checked<Option<ClassConfig>> {
+        let identities = self.identities()?;
+        let count = identities.len();
+        if matches!(store, StoreConfig::Etcd { .. }) && count > COUNT_MAX_ETCD {
             return Err(format!(
-                "workers.ttl_ms = {}: etcd keeps leases by whole seconds",
-                spec.ttl_ms
+                "shards.ids names {count} shards; with etcd a server can have {COUNT_MAX_ETCD}, because they \
+                 are leased in one transaction"
             ));
         }
-        let timing = Timing::new(spec).map_err(|error| format!("workers.{error}"))?;
-        Ok((count, timing))
+        let timing = check_timing(Class::Shard, store, [self.ttl_ms, self.window_ms, self.period_ms])?;
+        Ok((count > 0).then_some(ClassConfig {
+            class: Class::Shard,
+            wanted: Wanted::Listed(identities),
+            timing,
+        }))
     }
+
+    /// In rising order, whatever the order of the list.
+    fn identities(&self) -> Checked<Vec<Identity>> {
+        let mut identities = BTreeSet::new();
+        for item in self.ids.iter().flatten() {
+            let text = match item {
+                RawShard::One(number) => number.to_string(),
+                RawShard::Range(text) => text.clone(),
+            };
+            let range =
+                ranges::parse(&text, Class::Shard.size()).map_err(|error| format!("shards.ids: {error}"))?;
+            for shard in range {
+                if !identities.insert(Identity(shard)) {
+                    return Err(format!("shards.ids: shard {shard} is named twice"));
+                }
+            }
+        }
+        Ok(identities.into_iter().collect())
+    }
+}
+
+fn check_timing(class: Class, store: &StoreConfig, asked: [Option<u64>; 3]) -> Checked<Timing> {
+    let [ttl_ms, window_ms, period_ms] = asked;
+    let mut spec = class.timing(ttl_ms);
+    spec.window_ms = window_ms.or(spec.window_ms);
+    spec.period_ms = period_ms.or(spec.period_ms);
+    if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
+        return Err(format!(
+            "{class}s.ttl_ms = {}: etcd keeps leases by whole seconds",
+            spec.ttl_ms
+        ));
+    }
+    Timing::new(spec).map_err(|error| format!("{class}s.{error}"))
 }
 
 impl RawHttp {

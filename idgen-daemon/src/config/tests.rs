@@ -17,6 +17,21 @@ fn with_env(name: &str, value: &str) -> Result<Config> {
     Config::parse("idgend.toml", MINIMAL, [(name.to_owned(), value.to_owned())])
 }
 
+/// What is leased of a class.
+fn leases(config: &Config, class: Class) -> &ClassConfig {
+    let found = config.classes.iter().find(|leases| leases.class == class);
+    found.expect("configured")
+}
+
+fn times(leases: &ClassConfig) -> (u64, u64, u64) {
+    let timing = leases.timing;
+    (timing.ttl_ms(), timing.window_ms(), timing.period_ms())
+}
+
+fn shards(ids: &[u16]) -> Wanted {
+    Wanted::Listed(ids.iter().copied().map(Identity).collect())
+}
+
 #[test]
 fn an_empty_file_says_what_is_missing() {
     assert_eq!(refusal(""), "idgend.toml: postgres.url is missing");
@@ -26,12 +41,10 @@ fn an_empty_file_says_what_is_missing() {
 fn a_minimal_file_takes_the_defaults() {
     let config = parse(MINIMAL).unwrap();
     assert!(!config.name.is_empty(), "the host's name");
-    assert_eq!(config.workers_count, 2);
-    assert_eq!(config.timing.ttl_ms(), 600_000);
-    assert_eq!(
-        (config.timing.window_ms(), config.timing.period_ms()),
-        (480_000, 10_000)
-    );
+    assert_eq!(config.classes.len(), 1, "no shards unless they are named");
+    let workers = leases(&config, Class::Worker);
+    assert_eq!(workers.wanted, Wanted::Any(2));
+    assert_eq!(times(workers), (600_000, 480_000, 10_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.postgres.poll, Duration::from_millis(500));
     assert_eq!(config.http_listen, Some("127.0.0.1:9787".parse().unwrap()));
@@ -69,6 +82,11 @@ fn a_full_file_sets_everything() {
         ttl_ms = 60000
         window_ms = 40000
         period_ms = 5000
+        [shards]
+        ids = [40, "16-18", 0]
+        ttl_ms = 20000
+        window_ms = 8000
+        period_ms = 1500
         [http]
         listen = ""
         [log]
@@ -77,11 +95,13 @@ fn a_full_file_sets_everything() {
         "#,
     )
     .unwrap();
-    assert_eq!((config.name.as_str(), config.workers_count), ("server-a", 8));
-    assert_eq!(
-        (config.timing.window_ms(), config.timing.period_ms()),
-        (40_000, 5_000)
-    );
+    assert_eq!(config.name, "server-a");
+    let workers = leases(&config, Class::Worker);
+    assert_eq!(workers.wanted, Wanted::Any(8));
+    assert_eq!(times(workers), (60_000, 40_000, 5_000));
+    let listed = leases(&config, Class::Shard);
+    assert_eq!(listed.wanted, shards(&[0, 16, 17, 18, 40]), "in rising order");
+    assert_eq!(times(listed), (20_000, 8_000, 1_500));
     assert_eq!(config.postgres.poll, Duration::from_millis(250));
     assert_eq!(config.http_listen, None);
     assert!(config.log.json);
@@ -102,6 +122,28 @@ fn a_full_file_sets_everything() {
 }
 
 #[test]
+fn shards_have_times_of_their_own() {
+    let config = parse(&format!("{MINIMAL}[shards]\nids = [7]\n")).unwrap();
+    assert_eq!(times(leases(&config, Class::Shard)), (30_000, 10_000, 2_000));
+    let config = parse(&format!("{MINIMAL}[shards]\nids = [7]\nttl_ms = 4000\n")).unwrap();
+    assert_eq!(
+        times(leases(&config, Class::Shard)),
+        (4_000, 3_200, 1_333),
+        "what fits into a short TTL"
+    );
+}
+
+#[test]
+fn a_server_may_have_shards_only() {
+    let config = parse(&format!(
+        "{MINIMAL}[workers]\ncount = 0\n[shards]\nids = [\"0-8191\"]\n"
+    ))
+    .unwrap();
+    assert_eq!(config.classes.len(), 1);
+    assert_eq!(leases(&config, Class::Shard).wanted.count(), 8_192);
+}
+
+#[test]
 fn an_unknown_key_is_named_with_its_line() {
     let text = refusal("[postgres]\nurl = \"host=/tmp user=a\"\nurll = \"x\"\n");
     assert!(text.starts_with("idgend.toml:3: "), "{text}");
@@ -114,15 +156,29 @@ fn an_unknown_key_is_named_with_its_line() {
 fn a_value_of_the_wrong_type_is_named_with_its_line_and_without_its_text() {
     let text = refusal("[workers]\ncount = \"two\"\n");
     assert!(text.starts_with("idgend.toml:2: count: "), "{text}");
+    let text = refusal("[shards]\nids = [\n  1.5]\n");
+    assert!(text.contains("a number or a range such as \"16-31\""), "{text}");
     let text = refusal("[postgres]\nurl = \"postgresql://a:secret@b/c\n");
     assert!(text.starts_with("idgend.toml:2: "), "{text}");
     assert!(!text.contains("secret"), "{text}");
 }
 
+/// Each text is refused with a message that names the file and the mistake.
+fn assert_refused(cases: &[(&str, &str)]) {
+    for (text, named) in cases {
+        let refused = refusal(&format!("{MINIMAL}{text}"));
+        assert!(refused.starts_with("idgend.toml: "), "{refused}");
+        assert!(
+            refused.contains(named),
+            "`{named}` is not named for\n{text}\n{refused}"
+        );
+    }
+}
+
 #[test]
 fn bad_values_are_named() {
-    let cases = [
-        ("[workers]\ncount = 0\n", "workers.count = 0"),
+    assert_refused(&[
+        ("[workers]\ncount = 0\n", "there is nothing to lease"),
         ("[workers]\ncount = 65\n", "workers.count = 65"),
         (
             "[workers]\nttl_ms = 1000\nwindow_ms = 2000\n",
@@ -157,7 +213,7 @@ fn bad_values_are_named() {
         ),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[workers]\ncount = 64\n",
-            "1 to 63",
+            "0 to 63",
         ),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[workers]\nttl_ms = 2500\n",
@@ -175,15 +231,42 @@ fn bad_values_are_named() {
         ),
         ("[log]\nlevel = \"loud\"\n", "log.level = \"loud\""),
         ("[log]\nformat = \"xml\"\n", "log.format = \"xml\""),
-    ];
-    for (text, named) in cases {
-        let refused = refusal(&format!("{MINIMAL}{text}"));
-        assert!(refused.starts_with("idgend.toml: "), "{refused}");
-        assert!(
-            refused.contains(named),
-            "`{named}` is not named for\n{text}\n{refused}"
-        );
-    }
+    ]);
+}
+
+#[test]
+fn bad_shards_are_named() {
+    assert_refused(&[
+        (
+            "[workers]\ncount = 0\n[shards]\nids = []\n",
+            "there is nothing to lease",
+        ),
+        (
+            "[shards]\nids = [8192]\n",
+            "\"8192\" is not a number or range within 0 to 8191",
+        ),
+        ("[shards]\nids = [-1]\n", "\"-1\" is not"),
+        ("[shards]\nids = [\"9-\"]\n", "\"9-\" is not"),
+        ("[shards]\nids = [\"9-7\"]\n", "\"9-7\" ends before it begins"),
+        ("[shards]\nids = [7, \"5-9\"]\n", "shard 7 is named twice"),
+        (
+            "[shards]\nids = [7]\nwindow_ms = 25000\n",
+            "shards.window_ms = 25000",
+        ),
+        (
+            "[shards]\nids = [7]\nperiod_ms = 10000\n",
+            "shards.window_ms = 10000 is not above period_ms",
+        ),
+        ("[shards]\nids = [7]\nttl_ms = 1\n", "shards.ttl_ms = 1"),
+        (
+            "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[shards]\nids = [\"0-63\"]\n",
+            "names 64 shards; with etcd a server can have 63",
+        ),
+        (
+            "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[shards]\nttl_ms = 2500\n",
+            "shards.ttl_ms = 2500: etcd keeps leases by whole seconds",
+        ),
+    ]);
 }
 
 #[test]
@@ -219,20 +302,25 @@ fn every_setting_can_come_from_the_environment() {
         ("IDGEND_WORKERS__TTL_MS", "20000"),
         ("IDGEND_WORKERS__WINDOW_MS", "15000"),
         ("IDGEND_WORKERS__PERIOD_MS", "4000"),
+        ("IDGEND_SHARDS__IDS", "9, 3-4"),
+        ("IDGEND_SHARDS__TTL_MS", "15000"),
+        ("IDGEND_SHARDS__WINDOW_MS", "7000"),
+        ("IDGEND_SHARDS__PERIOD_MS", "1000"),
         ("IDGEND_HTTP__LISTEN", "[::1]:0"),
         ("IDGEND_LOG__FORMAT", "json"),
         ("IDGEND_LOG__LEVEL", "warn"),
     ];
     let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let config = Config::parse("f", "", vars).unwrap();
-    assert_eq!((config.name.as_str(), config.workers_count), ("b", 3));
+    assert_eq!(config.name, "b");
+    let workers = leases(&config, Class::Worker);
+    assert_eq!(workers.wanted, Wanted::Any(3));
+    assert_eq!(times(workers), (20_000, 15_000, 4_000));
+    let listed = leases(&config, Class::Shard);
+    assert_eq!(listed.wanted, shards(&[3, 4, 9]));
+    assert_eq!(times(listed), (15_000, 7_000, 1_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_millis(11));
     assert_eq!(config.postgres.poll, Duration::from_millis(12));
-    assert_eq!(config.timing.ttl_ms(), 20_000);
-    assert_eq!(
-        (config.timing.window_ms(), config.timing.period_ms()),
-        (15_000, 4_000)
-    );
     assert_eq!(config.http_listen, Some("[::1]:0".parse().unwrap()));
     let StoreConfig::Etcd {
         endpoints,
@@ -256,6 +344,8 @@ fn the_environment_is_as_strict_as_the_file() {
     for (name, value, why) in [
         ("IDGEND_WORKERS__COUNT", "many", "\"many\" is not a whole number"),
         ("IDGEND_WORKERS__COUNT", "0", "workers.count = 0"),
+        ("IDGEND_SHARDS__IDS", "1,x", "shards.ids: \"x\" is not"),
+        ("IDGEND_SHARDS__IDS", "1,1", "shard 1 is named twice"),
         ("IDGEND_NO_SUCH_KEY", "1", "there is no such setting"),
         ("IDGEND_WORKERS__NO_SUCH_KEY", "1", "there is no such setting"),
         ("IDGEND_STORE__KIND", "redis", "redis"),

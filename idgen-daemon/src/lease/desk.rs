@@ -9,7 +9,7 @@ use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
-use idgen_core::lease::{BootId, Cell, CellId, InstanceId, Leased, Mark, Memory, Snapshot, Timing};
+use idgen_core::lease::{BootId, Cell, CellId, InstanceId, Leased, Mark, Memory, Snapshot, Timing, Wanted};
 use std::future::pending;
 use std::pin::Pin;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(super) struct Acquire {
     pub(super) reading: ClockReading,
     pub(super) doubt: Option<Attempt>,
     pub(super) memory: Memory,
-    pub(super) count: usize,
+    pub(super) wanted: Wanted,
     pub(super) random: u64,
 }
 
@@ -187,7 +187,7 @@ impl<S: LeaseStore> Clerk<S> {
             reading,
             doubt,
             memory,
-            count,
+            wanted,
             random,
         } = acquire;
         let snapshot = match self.read().await {
@@ -207,13 +207,14 @@ impl<S: LeaseStore> Clerk<S> {
             tracing::info!(token = %grant.token, "found the grant whose answer was lost");
             return Answer::of(Event::Granted { ticket, grant });
         }
-        let wanted = PlanFor {
+        let asked = PlanFor {
+            instance: self.instance,
             boot_id,
             wall: reading.wall,
-            count,
+            wanted: &wanted,
             random,
         };
-        let plan = match plan_grant(&snapshot, &memory, &self.timing, wanted) {
+        let plan = match plan_grant(&snapshot, &memory, &self.timing, asked) {
             Ok(plan) => plan,
             Err(error) => {
                 let trouble = StoreError::new(StoreErrorKind::Denied, error.to_string());

@@ -2,20 +2,21 @@
 
 use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Desk, Request};
+use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::store::{HolderName, LeaseStore};
-use crate::config::PostgresConfig;
+use crate::config::{ClassConfig, PostgresConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::metrics::Metrics;
+use crate::metrics::ClassMetrics;
 use crate::postgres::{Control, InstallOutcome};
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, CellId, Claim, ClockVerdict, Event, Leased, Memory, State, StepGuard, Timing, Token, next,
+    Action, BootId, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard, Token,
+    next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,15 +35,13 @@ const LOOK_PAUSE_MIN: Duration = Duration::from_millis(20);
 pub struct KeeperConfig {
     /// The server that mints.
     pub postgres: PostgresConfig,
-    /// Identities wanted.
-    pub workers_count: usize,
-    /// TTL, window, period and margin.
-    pub timing: Timing,
+    /// What to lease for it.
+    pub class: ClassConfig,
     /// Who we are.
     pub holder: HolderName,
 }
 
-/// Keeps the lease of one server.
+/// Keeps the lease of one class of one server.
 pub struct Keeper<S> {
     config: KeeperConfig,
     desk: Desk<S>,
@@ -60,15 +59,15 @@ pub struct Keeper<S> {
     store_trouble: Complaint,
     clock_trouble: Complaint,
     report: watch::Sender<Report>,
-    metrics: Arc<Metrics>,
+    metrics: ClassMetrics,
 }
 
 impl<S: LeaseStore> Keeper<S> {
     /// A keeper that has not begun.
-    pub fn new(config: KeeperConfig, store: S, report: watch::Sender<Report>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(config: KeeperConfig, store: S, report: watch::Sender<Report>, metrics: ClassMetrics) -> Self {
         let now = Instant::now();
         Self {
-            desk: Desk::new(store, config.holder.instance, config.timing),
+            desk: Desk::new(store, config.holder.instance, config.class.timing),
             config,
             server: None,
             state: State::new(),
@@ -119,19 +118,22 @@ impl<S: LeaseStore> Keeper<S> {
             return Err(error);
         }
         for leased in &answer.asked {
-            self.memory.note_ceiling(leased.worker, leased.window.ceiling);
+            self.memory.note_ceiling(leased.identity, leased.window.ceiling);
         }
         for mark in &answer.released {
             self.memory.note_released(*mark);
-            let (worker, last_ms) = (mark.claim.worker.0, mark.last.0);
-            tracing::info!(worker, last_ms, token = %mark.claim.token, "identity released");
+            let (identity, last_ms) = (mark.claim.identity.0, mark.last.0);
+            tracing::debug!(identity, last_ms, token = %mark.claim.token, "identity released");
+        }
+        if !answer.released.is_empty() {
+            let mut identities: Vec<Identity> =
+                answer.released.iter().map(|mark| mark.claim.identity).collect();
+            identities.sort_unstable();
+            tracing::info!(identities = %Ranges(&identities), "lease released");
         }
         match answer.trouble {
             Some(error) => {
-                self.metrics
-                    .failures
-                    .with_label_values(&[error.kind.name()])
-                    .inc();
+                self.metrics.count_failure(error.kind.name());
                 self.store_trouble
                     .raise(format!("lease store: {error}"), Instant::now());
             }
@@ -148,7 +150,7 @@ impl<S: LeaseStore> Keeper<S> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let told = event.name();
-            let (state, actions) = next(&self.config.timing, self.state.clone(), event)
+            let (state, actions) = next(&self.config.class.timing, self.state.clone(), event)
                 .map_err(|error| Error::runtime(format!("lease keeper: {error}")))?;
             if state.phase.name() != self.state.phase.name() {
                 tracing::debug!(
@@ -186,7 +188,7 @@ impl<S: LeaseStore> Keeper<S> {
                     reading,
                     doubt,
                     memory: self.memory.clone(),
-                    count: self.config.workers_count,
+                    wanted: self.config.class.wanted.clone(),
                     random: random(),
                 }));
             }
@@ -214,12 +216,12 @@ impl<S: LeaseStore> Keeper<S> {
 
     fn note_lost(&mut self, token: Token, leased: &[Leased], why: Loss) {
         for leased in leased {
-            self.memory.note_ceiling(leased.worker, leased.window.ceiling);
-            self.memory.note_lost(leased.worker);
+            self.memory.note_ceiling(leased.identity, leased.window.ceiling);
+            self.memory.note_lost(leased.identity);
         }
-        let workers: Vec<u16> = leased.iter().map(|leased| leased.worker.0).collect();
-        tracing::warn!(%token, ?workers, why = why.name(), "lease lost");
-        self.metrics.failures.with_label_values(&[why.name()]).inc();
+        let identities = identities_of(leased);
+        tracing::warn!(%token, identities = %Ranges(&identities), why = why.name(), "lease lost");
+        self.metrics.count_failure(why.name());
         if why == Loss::BootIdChanged {
             self.metrics.boot_id_changes.inc();
         }
@@ -239,8 +241,8 @@ impl<S: LeaseStore> Keeper<S> {
                 };
                 let outcome = server.install(&held, cell, anchor).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
-                    let workers: Vec<u16> = held.leased.iter().map(|leased| leased.worker.0).collect();
-                    tracing::info!(token = %held.token, ?workers, "lease installed");
+                    let identities = identities_of(&held.leased);
+                    tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
                 }
                 (
                     "install",
@@ -280,7 +282,7 @@ impl<S: LeaseStore> Keeper<S> {
         match server.slots().await {
             Ok(slots) => {
                 for slot in &slots {
-                    self.memory.note_ceiling(slot.claim.worker, slot.bound);
+                    self.memory.note_ceiling(slot.claim.identity, slot.bound);
                 }
                 let claims: Vec<Claim> = slots
                     .iter()
@@ -321,7 +323,7 @@ impl<S: LeaseStore> Keeper<S> {
     async fn read_server(&mut self) -> Result<Reading> {
         let server = match self.server.take() {
             Some(server) => server,
-            None => Control::open(&self.config.postgres).await?,
+            None => Control::open(&self.config.postgres, self.config.class.class).await?,
         };
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
@@ -355,7 +357,7 @@ impl<S: LeaseStore> Keeper<S> {
         let now = Instant::now();
         if self.server.take().is_some() || self.server_trouble.text().is_none() {
             self.lost_at = now;
-            self.metrics.failures.with_label_values(&["server_lost"]).inc();
+            self.metrics.count_failure("server_lost");
         }
         self.server_trouble.raise(format!("postgres: {why}"), now);
     }
@@ -391,10 +393,11 @@ impl<S: LeaseStore> Keeper<S> {
             .find_map(|complaint| complaint.text().map(str::to_owned));
         self.report.send_replace(Report {
             phase: self.state.phase.name(),
-            wanted: self.config.workers_count,
-            period: Duration::from_millis(self.config.timing.period_ms()),
+            wanted: self.config.class.wanted.count(),
+            period: Duration::from_millis(self.config.class.timing.period_ms()),
             lease: installed.map(LeaseReport::of),
             reading: self.reading,
+            clock_good: self.clock_trouble.text().is_none(),
             server_up: self.server.is_some(),
             trouble,
         });
@@ -410,6 +413,11 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
             refused
         }
     }
+}
+
+/// As they stand in a lease: in rising order.
+fn identities_of(leased: &[Leased]) -> Vec<Identity> {
+    leased.iter().map(|leased| leased.identity).collect()
 }
 
 async fn closed(server: &mut Option<Control>) {

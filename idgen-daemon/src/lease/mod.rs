@@ -1,4 +1,5 @@
-//! Keeping a lease: the shell around `idgen_core::lease`.
+//! Keeping leases: the shell around `idgen_core::lease`. Each class (workers, shards) has a keeper, a store
+//! and sessions of its own, so that trouble of one does not reach the other.
 //!
 //! [`Keeper`] talks to the server that mints and asks the core what to do; its [`desk`](self) carries
 //! one request at a time to the [`LeaseStore`], so that a slow store never delays a look at the server.
@@ -6,6 +7,7 @@
 mod complaint;
 mod desk;
 mod keeper;
+pub(crate) mod ranges;
 mod report;
 mod store;
 mod store_etcd;

@@ -17,6 +17,8 @@ pub struct Report {
     pub lease: Option<LeaseReport>,
     /// The last reading of the server's clocks, and when it was made by ours.
     pub reading: Option<(ClockReading, Instant)>,
+    /// The wall clock of that reading is believed.
+    pub clock_good: bool,
     /// The server answers.
     pub server_up: bool,
     /// What is wrong.
@@ -57,6 +59,7 @@ impl Report {
             period,
             lease: None,
             reading: None,
+            clock_good: true,
             server_up: false,
             trouble: None,
         }
@@ -77,6 +80,15 @@ impl Report {
         i64::try_from(lead).ok()
     }
 
+    /// Time until minting stops unless the lease is renewed: at the deadline, or where the clock meets the
+    /// ceiling. Of a clock that is not believed the latter cannot be told.
+    fn to_end(&self, now: Instant) -> Option<Duration> {
+        let to_deadline = self.to_deadline(now)?;
+        let lead_ms = self.ceiling_lead_ms(now).filter(|_| self.clock_good);
+        let to_ceiling = lead_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+        Some(to_ceiling.map_or(to_deadline, |to_ceiling| to_deadline.min(to_ceiling)))
+    }
+
     /// Can the server mint, and will it go on? The error says why not.
     pub fn readiness(&self, now: Instant) -> Result<(), String> {
         let because = |what: String| match &self.trouble {
@@ -86,7 +98,7 @@ impl Report {
         if !self.server_up {
             return Err(because("no contact with the postgres server".to_owned()));
         }
-        let Some(left) = self.to_deadline(now) else {
+        let Some(left) = self.to_end(now) else {
             return Err(because(format!("no lease is installed ({})", self.phase)));
         };
         let open = self.lease.map_or(0, |lease| lease.open);
@@ -151,6 +163,23 @@ mod tests {
         assert_eq!(report(at).readiness(at + Duration::from_millis(29_999)), Ok(()));
         let late = report(at).readiness(at + Duration::from_secs(30)).unwrap_err();
         assert_eq!(late, "the lease ends in 10000 ms");
+        let low = Report {
+            lease: report(at).lease.map(|lease| LeaseReport {
+                ceiling: UnixMs(1_012_000),
+                ..lease
+            }),
+            ..report(at)
+        };
+        let used_up = low.readiness(at + Duration::from_secs(2)).unwrap_err();
+        assert_eq!(
+            used_up, "the lease ends in 10000 ms",
+            "the window is shorter than the deadline"
+        );
+        let doubtful = Report {
+            clock_good: false,
+            ..low
+        };
+        assert_eq!(doubtful.readiness(at + Duration::from_secs(2)), Ok(()));
         let few = Report {
             wanted: 3,
             ..report(at)

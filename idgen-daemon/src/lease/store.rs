@@ -94,15 +94,15 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// A lease store: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
+/// The lease store of one class: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
 /// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
-    /// The cell and all rows at one moment, not older than any write that was answered before. Makes
+    /// The cell and all rows of the class at one moment, not older than any write that was answered before. Makes
     /// the cell when the store is new.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
     /// Grants what was planned if every row is still as it was seen and has no holder (or one that has
-    /// expired by the store's clock), else `Conflict`.
+    /// expired by the store's clock, or the one that the plan replaces), else `Conflict`.
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Commits the windows and a new TTL if every identity is held under the token, has not expired,

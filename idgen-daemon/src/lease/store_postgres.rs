@@ -12,8 +12,10 @@ use crate::postgres::{PgError, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    BootId, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Mark, Revision, Snapshot, Token, WorkerId,
+    BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId, Mark, Revision, Snapshot,
+    Token,
 };
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
@@ -39,7 +41,7 @@ const MAKE_CELL: &str = "
 const READ_LEASES: &str = "
     SELECT identity, generation, ceiling_ms, revision, holder, holder_name, token_epoch, token_revision,
            boot_id, expires_at <= clock_timestamp()
-      FROM idgen.lease WHERE kind = 'worker' ORDER BY identity";
+      FROM idgen.lease WHERE kind = $1 ORDER BY identity";
 
 const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revision + 1 RETURNING revision";
 
@@ -47,13 +49,13 @@ const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revision + 1 RETU
 const GRANT: &str = "
     INSERT INTO idgen.lease AS l (kind, identity, generation, ceiling_ms, exact, revision, holder,
                                   holder_name, token_epoch, token_revision, boot_id, expires_at)
-    SELECT 'worker', p.identity, p.generation, p.ceiling_ms, false, $1, $2, $3, $4, $1, $5,
+    SELECT $12, p.identity, p.generation, p.ceiling_ms, false, $1, $2, $3, $4, $1, $5,
            clock_timestamp() + $6 * interval '1 millisecond'
-      FROM unnest($7::int4[], $8::int8[], $9::int8[], $10::int8[])
-           AS p(identity, generation, ceiling_ms, seen)
-      LEFT JOIN idgen.lease o ON o.kind = 'worker' AND o.identity = p.identity
+      FROM unnest($7::int4[], $8::int8[], $9::int8[], $10::int8[], $11::bool[])
+           AS p(identity, generation, ceiling_ms, seen, replaces)
+      LEFT JOIN idgen.lease o ON o.kind = $12 AND o.identity = p.identity
      WHERE o.revision IS NOT DISTINCT FROM p.seen
-       AND (o.holder IS NULL OR o.expires_at <= clock_timestamp())
+       AND (o.holder IS NULL OR o.expires_at <= clock_timestamp() OR (o.holder = $2 AND p.replaces))
        AND (o.ceiling_ms IS NULL OR o.ceiling_ms < p.ceiling_ms)
         ON CONFLICT (kind, identity) DO UPDATE
        SET generation = excluded.generation, ceiling_ms = excluded.ceiling_ms, exact = false,
@@ -67,7 +69,7 @@ const RENEW: &str = "
        SET ceiling_ms = p.ceiling_ms, revision = $1,
            expires_at = clock_timestamp() + $2 * interval '1 millisecond'
       FROM unnest($3::int4[], $4::int8[]) AS p(identity, ceiling_ms)
-     WHERE l.kind = 'worker' AND l.identity = p.identity
+     WHERE l.kind = $10 AND l.identity = p.identity
        AND l.holder = $5 AND l.boot_id = $6 AND l.token_epoch = $7 AND l.token_revision = $8
        AND l.revision = $9 AND l.ceiling_ms <= p.ceiling_ms AND l.expires_at > clock_timestamp()";
 
@@ -79,7 +81,7 @@ const RELEASE: &str = "
            token_epoch = NULL, token_revision = NULL, boot_id = NULL, expires_at = NULL
       FROM unnest($2::int4[], $3::int8[], $4::int8[], $5::int8[])
            AS p(identity, last_ms, token_epoch, token_revision)
-     WHERE l.kind = 'worker' AND l.identity = p.identity AND l.boot_id = $6
+     WHERE l.kind = $7 AND l.identity = p.identity AND l.boot_id = $6
        AND l.token_epoch = p.token_epoch AND l.token_revision = p.token_revision
        AND l.ceiling_ms >= p.last_ms
     RETURNING l.identity";
@@ -87,6 +89,8 @@ const RELEASE: &str = "
 /// What the adapter works with.
 #[derive(Clone, Debug)]
 pub struct PostgresStoreConfig {
+    /// Whose rows.
+    pub class: Class,
     /// The coordinator database.
     pub url: tokio_postgres::Config,
     /// Limit for connecting.
@@ -212,11 +216,12 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         let cell = begin(&session).await?;
-        let rows = session.rows(READ_LEASES, &[]).await.map_err(not_done)?;
+        let kind = self.config.class.name();
+        let rows = session.rows(READ_LEASES, &[&kind]).await.map_err(not_done)?;
         let rows = rows.iter().map(lease_row).collect::<Result<_>>()?;
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
-        Ok(Snapshot { cell, rows })
+        Ok(Snapshot::new(cell, rows))
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
@@ -233,7 +238,7 @@ impl LeaseStore for PostgresStore {
         let planned = &plan.grants;
         let identities: Vec<i32> = planned
             .iter()
-            .map(|grant| i32::from(grant.leased.worker.0))
+            .map(|grant| i32::from(grant.leased.identity.0))
             .collect();
         let generations = signed_all(planned.iter().map(|grant| grant.generation))?;
         let ceilings = signed_all(planned.iter().map(|grant| grant.leased.window.ceiling.0))?;
@@ -241,6 +246,7 @@ impl LeaseStore for PostgresStore {
             .iter()
             .map(|grant| grant.seen.map(|revision| signed(revision.0)).transpose())
             .collect::<Result<Vec<Option<i64>>>>()?;
+        let replaces: Vec<bool> = planned.iter().map(|grant| grant.replaces.is_some()).collect();
         let granted = session
             .execute(
                 GRANT,
@@ -255,6 +261,8 @@ impl LeaseStore for PostgresStore {
                     &generations,
                     &ceilings,
                     &seen,
+                    &replaces,
+                    &self.config.class.name(),
                 ],
             )
             .await
@@ -278,7 +286,7 @@ impl LeaseStore for PostgresStore {
         }
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
-        let identities: Vec<i32> = leased.iter().map(|leased| i32::from(leased.worker.0)).collect();
+        let identities: Vec<i32> = leased.iter().map(|leased| i32::from(leased.identity.0)).collect();
         let ceilings = signed_all(leased.iter().map(|leased| leased.window.ceiling.0))?;
         let renewed = session
             .execute(
@@ -293,6 +301,7 @@ impl LeaseStore for PostgresStore {
                     &signed(renewal.token.epoch.0)?,
                     &signed(renewal.token.revision.0)?,
                     &signed(renewal.guard.0)?,
+                    &self.config.class.name(),
                 ],
             )
             .await
@@ -310,7 +319,10 @@ impl LeaseStore for PostgresStore {
         // A sealed or foreign store keeps what it has: its rows are evidence.
         begin(&session).await?;
         let revision = raise_revision(&session).await?;
-        let identities: Vec<i32> = marks.iter().map(|mark| i32::from(mark.claim.worker.0)).collect();
+        let identities: Vec<i32> = marks
+            .iter()
+            .map(|mark| i32::from(mark.claim.identity.0))
+            .collect();
         let lasts = signed_all(marks.iter().map(|mark| mark.last.0))?;
         let epochs = signed_all(marks.iter().map(|mark| mark.claim.token.epoch.0))?;
         let revisions = signed_all(marks.iter().map(|mark| mark.claim.token.revision.0))?;
@@ -324,6 +336,7 @@ impl LeaseStore for PostgresStore {
                     &epochs,
                     &revisions,
                     &Uuid::from_u128(boot_id.0),
+                    &self.config.class.name(),
                 ],
             )
             .await
@@ -331,9 +344,9 @@ impl LeaseStore for PostgresStore {
         let released = rows
             .iter()
             .map(|row| column(row, 0))
-            .collect::<Result<Vec<i32>>>()?;
+            .collect::<Result<HashSet<i32>>>()?;
         self.commit(session, warnings).await?;
-        let released = |mark: &&Mark| released.contains(&i32::from(mark.claim.worker.0));
+        let released = |mark: &&Mark| released.contains(&i32::from(mark.claim.identity.0));
         Ok(marks.iter().filter(released).copied().collect())
     }
 }
@@ -373,7 +386,7 @@ fn lease_row(row: &tokio_postgres::Row) -> Result<Row> {
     };
     let identity: i32 = column(row, 0)?;
     Ok(Row {
-        worker: WorkerId(u16::try_from(identity).map_err(|_| broken("an identity is out of range"))?),
+        identity: Identity(u16::try_from(identity).map_err(|_| broken("an identity is out of range"))?),
         generation: unsigned(column(row, 1)?)?,
         ceiling: UnixMs(unsigned(column(row, 2)?)?),
         revision: Revision(unsigned(column(row, 3)?)?),

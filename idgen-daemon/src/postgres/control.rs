@@ -5,8 +5,9 @@ use crate::config::PostgresConfig;
 use crate::error::{Error, Result};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
+use idgen_core::format::SHARDED;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Cell, CellId, Claim, Epoch, Mark, Revision, Token, WorkerId};
+use idgen_core::lease::{BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -46,14 +47,16 @@ pub enum InstallOutcome {
     Forgot,
 }
 
-/// The session with the server that mints.
+/// The session of one class with the server that mints.
 pub struct Control {
     session: Session,
+    class: Class,
 }
 
 impl Control {
-    /// Connects, and makes sure that this is a server to work with and that no other daemon does.
-    pub async fn open(config: &PostgresConfig) -> Result<Self> {
+    /// Connects, and makes sure that this is a server to work with and that no other daemon leases this
+    /// class for it.
+    pub async fn open(config: &PostgresConfig, class: Class) -> Result<Self> {
         let session = Session::open(
             &config.url,
             "idgend",
@@ -73,7 +76,7 @@ impl Control {
             .map_err(|error| Error::retry(format!("look at the server: {error}")))?;
         check_major(column(&row, 0)?)?;
         let row = session
-            .row("SELECT idgen.claim_server()", &[])
+            .row("SELECT idgen.claim_server($1)", &[&class.name()])
             .await
             .map_err(explain)?;
         if !column::<bool>(&row, 0)? {
@@ -81,7 +84,7 @@ impl Control {
                 "busy: another idgend serves this postgres server".to_owned(),
             ));
         }
-        Ok(Self { session })
+        Ok(Self { session, class })
     }
 
     /// Waits until the connection has ended.
@@ -122,14 +125,14 @@ impl Control {
         })
     }
 
-    /// Every worker identity that shared memory knows of.
+    /// Every identity of the class that shared memory knows of.
     pub async fn slots(&self) -> Result<Vec<OpenSlot>> {
         let rows = self
             .session
             .rows(
                 "SELECT identity, token_epoch, token_revision, state, last_ms, ceiling_ms \
-                   FROM idgen.slot_states() WHERE kind = 'worker' ORDER BY identity",
-                &[],
+                   FROM idgen.slot_states() WHERE kind = $1 ORDER BY identity",
+                &[&self.class.name()],
             )
             .await
             .map_err(explain)?;
@@ -139,7 +142,7 @@ impl Control {
                 let open = state != "fenced";
                 let bound = if open { column(row, 5)? } else { column(row, 4)? };
                 let claim = Claim {
-                    worker: worker(column(row, 0)?)?,
+                    identity: identity(column(row, 0)?)?,
                     token: Token {
                         epoch: Epoch(unsigned(column(row, 1)?)?),
                         revision: Revision(unsigned(column(row, 2)?)?),
@@ -160,14 +163,15 @@ impl Control {
         let answer = self
             .session
             .row(
-                "SELECT coalesce(bool_and(idgen.install_lease($1, $2, $3, $4, 'worker', l.identity, $5, $6, \
-                        l.floor_ms, l.ceiling_ms, $7, $8, $9) IS NOT NULL), false) \
-                   FROM unnest($10::int4[], $11::int8[], $12::int8[]) AS l(identity, floor_ms, ceiling_ms)",
+                "SELECT coalesce(bool_and(idgen.install_lease($1, $2, $3, $4, $5, l.identity, $6, $7, \
+                        l.floor_ms, l.ceiling_ms, $8, $9, $10) IS NOT NULL), false) \
+                   FROM unnest($11::int4[], $12::int8[], $13::int8[]) AS l(identity, floor_ms, ceiling_ms)",
                 &[
                     &CONTRACT_VERSION,
                     &lease.boot_id,
                     &Uuid::from_u128(cell.cell_id.0),
-                    &cell.worker_format,
+                    &formats_of(self.class, cell),
+                    &self.class.name(),
                     &lease.epoch,
                     &lease.revision,
                     &lease.deadline_ms,
@@ -190,12 +194,13 @@ impl Control {
         let answer = self
             .session
             .row(
-                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, 'worker', l.identity, $3, $4, \
-                        l.ceiling_ms, $5, $6, $7)), false) \
-                   FROM unnest($8::int4[], $9::int8[]) AS l(identity, ceiling_ms)",
+                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, $3, l.identity, $4, $5, \
+                        l.ceiling_ms, $6, $7, $8)), false) \
+                   FROM unnest($9::int4[], $10::int8[]) AS l(identity, ceiling_ms)",
                 &[
                     &CONTRACT_VERSION,
                     &lease.boot_id,
+                    &self.class.name(),
                     &lease.epoch,
                     &lease.revision,
                     &lease.deadline_ms,
@@ -213,7 +218,7 @@ impl Control {
     /// identity get no mark.
     pub async fn fence(&self, boot_id: BootId, claims: &[Claim]) -> Result<Option<Vec<Mark>>> {
         let boot_id = Uuid::from_u128(boot_id.0);
-        let identities: Vec<i32> = claims.iter().map(|claim| i32::from(claim.worker.0)).collect();
+        let identities: Vec<i32> = claims.iter().map(|claim| i32::from(claim.identity.0)).collect();
         let epochs = claims
             .iter()
             .map(|claim| signed(claim.token.epoch.0))
@@ -222,11 +227,12 @@ impl Control {
             .iter()
             .map(|claim| signed(claim.token.revision.0))
             .collect::<Result<Vec<_>>>()?;
-        let params: [&(dyn ToSql + Sync); 4] = [&boot_id, &identities, &epochs, &revisions];
+        let kind = self.class.name();
+        let params: [&(dyn ToSql + Sync); 5] = [&boot_id, &identities, &epochs, &revisions, &kind];
         let answer = self
             .session
             .rows(
-                "SELECT c.n, idgen.fence_lease($1, 'worker', c.identity, c.epoch, c.revision) \
+                "SELECT c.n, idgen.fence_lease($1, $5, c.identity, c.epoch, c.revision) \
                    FROM unnest($2::int4[], $3::int8[], $4::int8[]) \
                         WITH ORDINALITY AS c(identity, epoch, revision, n)",
                 &params,
@@ -254,6 +260,14 @@ impl Control {
     }
 }
 
+/// What ids of the class look like: that of workers is a property of the cell, that of shards is fixed.
+fn formats_of(class: Class, cell: &Cell) -> String {
+    match class {
+        Class::Worker => cell.worker_format.clone(),
+        Class::Shard => SHARDED.to_string(),
+    }
+}
+
 /// A lease as SQL parameters.
 struct LeaseArgs {
     boot_id: Uuid,
@@ -276,7 +290,7 @@ impl LeaseArgs {
             identities: held
                 .leased
                 .iter()
-                .map(|leased| i32::from(leased.worker.0))
+                .map(|leased| i32::from(leased.identity.0))
                 .collect(),
             floors_ms: windows()
                 .map(|window| signed(window.floor.0))
@@ -351,8 +365,8 @@ fn signed(value: u64) -> Result<i64> {
     i64::try_from(value).map_err(|_| Error::runtime(format!("{value} does not fit into bigint")))
 }
 
-fn worker(identity: i32) -> Result<WorkerId> {
+fn identity(identity: i32) -> Result<Identity> {
     u16::try_from(identity)
-        .map(WorkerId)
-        .map_err(|_| Error::runtime(format!("{identity} is no worker identity")))
+        .map(Identity)
+        .map_err(|_| Error::runtime(format!("{identity} is no identity")))
 }

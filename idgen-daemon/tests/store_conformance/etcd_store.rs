@@ -3,7 +3,8 @@
 use crate::kit::Etcd;
 use crate::kit::process::Signal;
 use crate::rules::{self, Daemon, Place, TTL_MS};
-use etcd_client::Client;
+use etcd_client::{Client, Txn, TxnOp};
+use idgen_core::lease::Class;
 use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
 use serde_json::Value;
 use std::time::Duration;
@@ -43,8 +44,9 @@ impl Member {
 impl Place for Member {
     type Store = EtcdStore;
 
-    fn open(&self, holder: HolderName, ttl_ms: u64) -> EtcdStore {
+    fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> EtcdStore {
         EtcdStore::new(EtcdConfig {
+            class,
             endpoints: vec![self.etcd.endpoint()],
             prefix: PREFIX.to_owned(),
             request_timeout: Duration::from_secs(1),
@@ -80,6 +82,7 @@ fn a_dead_member_is_left_for_a_living_one() {
     let member = Member::new();
     let dead = Etcd::reserve();
     let mut store = EtcdStore::new(EtcdConfig {
+        class: Class::Worker,
         endpoints: vec![dead.endpoint(), member.etcd.endpoint()],
         prefix: PREFIX.to_owned(),
         request_timeout: Duration::from_millis(500),
@@ -113,10 +116,10 @@ fn a_high_water_that_was_deleted_seals() {
     let member = Member::new();
     let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
     let plan = one.plan(1, 7);
-    let worker = plan.grants[0].leased.worker;
+    let identity = plan.grants[0].leased.identity;
     member.runtime.block_on(one.store.grant(&plan)).expect("granted");
     let mut client = member.client();
-    let key = format!("{PREFIX}/w/{worker}/hw");
+    let key = format!("{PREFIX}/w/{identity}/hw");
     member
         .runtime
         .block_on(client.delete(key.clone(), None))
@@ -124,6 +127,23 @@ fn a_high_water_that_was_deleted_seals() {
     let error = member.runtime.block_on(one.store.read()).expect_err("sealed");
     assert_eq!(error.kind, StoreErrorKind::Sealed);
     assert!(error.message.contains(&key), "{error}");
+}
+
+/// Whoever sees only the keys of one class must not take the store for a new one.
+#[test]
+fn a_cell_that_was_deleted_seals_both_classes() {
+    let member = Member::new();
+    let mut one = Daemon::of(Class::Shard, &member, &member.runtime, 1, 60_000);
+    let plan = one.shards(&[7]).expect("plan");
+    member.runtime.block_on(one.store.grant(&plan)).expect("granted");
+    let mut client = member.client();
+    let cell = client.delete(format!("{PREFIX}/cell"), None);
+    member.runtime.block_on(cell).expect("delete");
+    for class in Class::ALL {
+        let mut two = Daemon::of(class, &member, &member.runtime, 2, 60_000);
+        let error = member.runtime.block_on(two.store.read()).expect_err("sealed");
+        assert_eq!(error.kind, StoreErrorKind::Sealed, "{class}: {error}");
+    }
 }
 
 #[test]
@@ -141,4 +161,31 @@ fn a_full_set_of_identities_fits_into_one_transaction() {
         .block_on(one.store.grant(&plan))
         .expect_err("too many");
     assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
+}
+
+/// The most that a look may have to carry: every shard once leased, and as many held as there can be.
+#[test]
+fn a_store_full_of_shards_can_be_read() {
+    let member = Member::new();
+    let mut client = member.client();
+    let mut one = Daemon::of(Class::Shard, &member, &member.runtime, 1, 60_000);
+    let plan = one.shards(&[0]).expect("plan");
+    member.runtime.block_on(one.store.grant(&plan)).expect("granted");
+    let mut value = |part: &str| {
+        let get = client.get(format!("{PREFIX}/s/0/{part}"), None);
+        let answer = member.runtime.block_on(get).expect("get");
+        answer.kvs()[0].value().to_vec()
+    };
+    let (high_water, holder) = (value("hw"), value("holder"));
+    for first in (1..Class::Shard.size()).step_by(64) {
+        let shards = first..Class::Shard.size().min(first + 64);
+        let puts = shards.flat_map(|shard| {
+            [("hw", &high_water), ("holder", &holder)]
+                .map(|(part, value)| TxnOp::put(format!("{PREFIX}/s/{shard}/{part}"), value.clone(), None))
+        });
+        let txn = Txn::new().and_then(puts.collect::<Vec<_>>());
+        member.runtime.block_on(client.txn(txn)).expect("put");
+    }
+    let snapshot = member.runtime.block_on(one.store.read()).expect("read");
+    assert_eq!(snapshot.rows().len(), usize::from(Class::Shard.size()));
 }

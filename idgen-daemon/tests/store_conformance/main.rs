@@ -69,6 +69,21 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice() {
+            rules::a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(&$place);
+        }
+
+        #[test]
+        fn a_shard_moves_at_once_and_above_its_exact_high_water() {
+            rules::a_shard_moves_at_once_and_above_its_exact_high_water(&$place);
+        }
+
+        #[test]
+        fn what_a_daemon_left_behind_is_replaced_by_itself_only() {
+            rules::what_a_daemon_left_behind_is_replaced_by_itself_only(&$place);
+        }
+
+        #[test]
         fn a_store_that_does_not_answer_is_given_up_and_found_again() {
             rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
         }

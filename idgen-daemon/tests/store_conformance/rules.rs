@@ -1,10 +1,11 @@
 //! The rules.
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
-use idgen_core::lease::ledger::{Attempt, Standing, settle_grant, settle_renewal};
-use idgen_core::lease::pool::{PlanFor, half, plan_grant};
+use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
+use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::{
-    BootId, Claim, GrantPlan, InstanceId, Leased, Mark, Memory, Timing, TimingSpec, Token,
+    BootId, Claim, Class, GrantPlan, Identity, InstanceId, Leased, Mark, Memory, NotFree, Occupied, Timing,
+    TimingSpec, Token, Wanted,
 };
 use idgen_daemon::lease::{Committed, HolderName, LeaseStore, Renewal, StoreErrorKind};
 use std::collections::BTreeSet;
@@ -16,14 +17,14 @@ use crate::kit::{PATIENCE, eventually, eventually_true};
 
 /// The shortest that etcd keeps at its default election timeout.
 pub const TTL_MS: u64 = 2_000;
-const BOOT: BootId = BootId(11);
+pub const BOOT: BootId = BootId(11);
 
 /// A running store that many daemons can open.
 pub trait Place {
     type Store: LeaseStore;
 
-    /// A store as one daemon sees it, with this TTL.
-    fn open(&self, holder: HolderName, ttl_ms: u64) -> Self::Store;
+    /// The store of a class as one daemon sees it, with this TTL.
+    fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
     /// As an operator does it.
     fn seal(&self, reason: &str);
     /// The next epoch with a new name. Holders stay as they are: the hardest case.
@@ -49,13 +50,7 @@ fn runtime() -> Runtime {
 }
 
 fn timing() -> Timing {
-    let spec = TimingSpec {
-        ttl_ms: TTL_MS,
-        window_ms: None,
-        period_ms: None,
-        margin_ms: None,
-    };
-    Timing::new(spec).expect("timing")
+    Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing")
 }
 
 fn wall() -> UnixMs {
@@ -71,10 +66,10 @@ pub struct Daemon<'r, S> {
 }
 
 /// What a daemon holds.
-struct Lease {
+pub struct Lease {
     plan: GrantPlan,
     token: Token,
-    committed: Committed,
+    pub committed: Committed,
 }
 
 impl Lease {
@@ -82,7 +77,7 @@ impl Lease {
         self.plan.grants.iter().map(|planned| planned.leased).collect()
     }
 
-    fn renewal(&self, by_ms: u64) -> Renewal {
+    pub fn renewal(&self, by_ms: u64) -> Renewal {
         let mut leased = self.leased();
         for leased in &mut leased {
             leased.window.ceiling = leased.window.ceiling.saturating_add(by_ms);
@@ -96,10 +91,10 @@ impl Lease {
         }
     }
 
-    fn mark(&self, index: usize, above_floor_ms: u64) -> Mark {
+    pub fn mark(&self, index: usize, above_floor_ms: u64) -> Mark {
         let leased = self.leased()[index];
         let claim = Claim {
-            worker: leased.worker,
+            identity: leased.identity,
             token: self.token,
         };
         Mark {
@@ -110,28 +105,48 @@ impl Lease {
 }
 
 impl<'r, S: LeaseStore> Daemon<'r, S> {
+    /// One that leases workers.
     pub fn new(place: &impl Place<Store = S>, runtime: &'r Runtime, instance: u128, ttl_ms: u64) -> Self {
+        Self::of(Class::Worker, place, runtime, instance, ttl_ms)
+    }
+
+    pub fn of(
+        class: Class,
+        place: &impl Place<Store = S>,
+        runtime: &'r Runtime,
+        instance: u128,
+        ttl_ms: u64,
+    ) -> Self {
         let holder = holder(instance);
         let instance = holder.instance;
         Self {
-            store: place.open(holder, ttl_ms),
+            store: place.open(class, holder, ttl_ms),
             runtime,
             instance,
         }
     }
 
     pub fn plan(&mut self, count: usize, random: u64) -> GrantPlan {
-        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
-        let wanted = PlanFor {
-            boot_id: BOOT,
-            wall: wall(),
-            count,
-            random,
-        };
-        plan_grant(&snapshot, &Memory::new(), &timing(), wanted).expect("plan")
+        self.try_plan(&Wanted::Any(count), random).expect("plan")
     }
 
-    fn grant(&mut self, plan: GrantPlan) -> Result<Lease, StoreErrorKind> {
+    fn try_plan(&mut self, wanted: &Wanted, random: u64) -> Result<GrantPlan, PlanError> {
+        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
+        let asked = PlanFor {
+            instance: self.instance,
+            boot_id: BOOT,
+            wall: wall(),
+            wanted,
+            random,
+        };
+        plan_grant(&snapshot, &Memory::new(), &timing(), asked)
+    }
+
+    pub fn shards(&mut self, shards: &[u16]) -> Result<GrantPlan, PlanError> {
+        self.try_plan(&Wanted::Listed(shards.iter().copied().map(Identity).collect()), 0)
+    }
+
+    pub fn grant(&mut self, plan: GrantPlan) -> Result<Lease, StoreErrorKind> {
         let committed = self
             .runtime
             .block_on(self.store.grant(&plan))
@@ -152,13 +167,13 @@ impl<'r, S: LeaseStore> Daemon<'r, S> {
         self.grant(plan).expect("grant")
     }
 
-    fn renew(&mut self, renewal: &Renewal) -> Result<Committed, StoreErrorKind> {
+    pub fn renew(&mut self, renewal: &Renewal) -> Result<Committed, StoreErrorKind> {
         self.runtime
             .block_on(self.store.renew(renewal))
             .map_err(|error| error.kind)
     }
 
-    fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Vec<Mark> {
+    pub fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Vec<Mark> {
         self.runtime
             .block_on(self.store.release(boot_id, marks))
             .expect("release")
@@ -182,7 +197,7 @@ pub fn everybody_sees_one_cell(place: &impl Place) {
     let reads = runtime.block_on(async {
         let mut reads = JoinSet::new();
         for n in 0..4 {
-            let mut store = place.open(holder(n), TTL_MS);
+            let mut store = place.open(Class::Worker, holder(n), TTL_MS);
             reads.spawn(async move { store.read().await.expect("read").cell });
         }
         reads.join_all().await
@@ -205,7 +220,7 @@ pub fn a_grant_is_made_once_and_as_a_whole(place: &impl Place) {
     let shared = |plan: &GrantPlan| {
         plan.grants
             .iter()
-            .map(|planned| planned.leased.worker)
+            .map(|planned| planned.leased.identity)
             .collect::<BTreeSet<_>>()
     };
     let common = shared(&plan).intersection(&shared(&both)).count();
@@ -214,9 +229,9 @@ pub fn a_grant_is_made_once_and_as_a_whole(place: &impl Place) {
     assert_eq!(two.grant(both).err(), Some(StoreErrorKind::Conflict));
     assert_eq!(lease.committed.ttl_ms, TTL_MS);
     let snapshot = runtime.block_on(one.store.read()).expect("read");
-    assert_eq!(snapshot.rows.len(), 2, "nothing of the refused grant stays");
+    assert_eq!(snapshot.rows().len(), 2, "nothing of the refused grant stays");
     for planned in &lease.plan.grants {
-        let row = snapshot.row(planned.leased.worker).expect("row");
+        let row = snapshot.row(planned.leased.identity).expect("row");
         assert_eq!(row.ceiling, planned.leased.window.ceiling);
         assert_eq!((row.generation, row.revision), (1, lease.committed.revision));
         let holder = row.holder.as_ref().expect("holder");
@@ -263,21 +278,26 @@ pub fn racing_daemons_never_share_an_identity(place: &impl Place) {
     let held = runtime.block_on(async {
         let mut races = JoinSet::new();
         for n in 0..DAEMONS {
-            let mut store = place.open(holder(n), 60_000);
+            let mut store = place.open(Class::Worker, holder(n), 60_000);
             races.spawn(async move {
                 loop {
                     // The same choice for all: the worst case.
                     let snapshot = store.read().await.expect("read");
-                    let wanted = PlanFor {
+                    let asked = PlanFor {
+                        instance: InstanceId(n),
                         boot_id: BOOT,
                         wall: wall(),
-                        count: 3,
+                        wanted: &Wanted::Any(3),
                         random: 7,
                     };
-                    let plan = plan_grant(&snapshot, &Memory::new(), &timing(), wanted).expect("plan");
+                    let plan = plan_grant(&snapshot, &Memory::new(), &timing(), asked).expect("plan");
                     match store.grant(&plan).await {
                         Ok(_) => {
-                            return plan.grants.iter().map(|planned| planned.leased.worker).collect();
+                            return plan
+                                .grants
+                                .iter()
+                                .map(|planned| planned.leased.identity)
+                                .collect();
                         }
                         Err(error) => assert_eq!(error.kind, StoreErrorKind::Conflict, "{error}"),
                     }
@@ -367,11 +387,11 @@ pub fn what_is_not_renewed_expires_and_goes_to_others_above_its_ceiling(place: &
     let runtime = runtime();
     let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
     let lease = one.acquire(1);
-    let worker = lease.leased()[0].worker;
+    let identity = lease.leased()[0].identity;
     let mut two = Daemon::new(place, &runtime, 2, TTL_MS);
     eventually_true(PATIENCE, "the lease expires", || {
         let snapshot = runtime.block_on(two.store.read()).expect("read");
-        let row = snapshot.row(worker).expect("its row stays");
+        let row = snapshot.row(identity).expect("its row stays");
         assert_eq!(
             row.ceiling,
             lease.leased()[0].window.ceiling,
@@ -386,19 +406,12 @@ pub fn what_is_not_renewed_expires_and_goes_to_others_above_its_ceiling(place: &
     );
     let plan = eventually(PATIENCE, "it is planned again once it has cooled", || {
         // All identities: the one that expired must be among them.
-        let snapshot = runtime.block_on(two.store.read()).expect("read");
-        let wanted = PlanFor {
-            boot_id: BOOT,
-            wall: wall(),
-            count: 512,
-            random: 7,
-        };
-        plan_grant(&snapshot, &Memory::new(), &timing(), wanted).ok()
+        two.try_plan(&Wanted::Any(512), 7).ok()
     });
     let again = plan
         .grants
         .iter()
-        .find(|planned| planned.leased.worker == worker)
+        .find(|planned| planned.leased.identity == identity)
         .expect("planned");
     let only = GrantPlan {
         grants: vec![*again],
@@ -433,7 +446,7 @@ pub fn a_release_leaves_the_exact_high_water_and_is_free_at_once(place: &impl Pl
     );
     let snapshot = runtime.block_on(two.store.read()).expect("read");
     for mark in marks {
-        let row = snapshot.row(mark.claim.worker).expect("row");
+        let row = snapshot.row(mark.claim.identity).expect("row");
         assert_eq!((row.ceiling, row.holder.as_ref()), (mark.last, None));
     }
     assert_eq!(one.standing(&lease), Standing::Lost);
@@ -472,7 +485,7 @@ pub fn an_older_epoch_grants_and_renews_nothing(place: &impl Place) {
     assert!(
         next.leased()
             .iter()
-            .all(|leased| (512..1_024).contains(&leased.worker.0)),
+            .all(|leased| (512..1_024).contains(&leased.identity.0)),
         "the other half"
     );
 }
@@ -504,4 +517,97 @@ pub fn a_store_that_does_not_answer_is_given_up_and_found_again(place: &mut impl
         })
         .ok()
     });
+}
+
+pub fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let mut two = Daemon::of(Class::Shard, place, &runtime, 2, 60_000);
+    let mut worker = Daemon::new(place, &runtime, 2, 60_000);
+    let (plan, both) = (
+        one.shards(&[7, 8]).expect("plan"),
+        two.shards(&[8, 9]).expect("plan"),
+    );
+    let lease = one.grant(plan).expect("granted");
+    assert_eq!(
+        two.grant(both).err(),
+        Some(StoreErrorKind::Conflict),
+        "planned at the same time"
+    );
+    let error = two.shards(&[8, 9]).expect_err("held");
+    let by = "daemon-1".to_owned();
+    assert_eq!(
+        error,
+        PlanError::NotFree(vec![NotFree {
+            identity: Identity(8),
+            why: Occupied::Held { by }
+        }]),
+        "planned afterwards"
+    );
+    let nine = two.shards(&[9]).expect("plan");
+    two.grant(nine).expect("nothing of the refused grant stays");
+
+    let workers = worker.acquire(2);
+    worker.renew(&workers.renewal(500)).expect("renewed");
+    one.renew(&lease.renewal(500)).expect("renewed");
+    let seen = runtime.block_on(worker.store.read()).expect("read");
+    assert_eq!(seen.rows().len(), 2, "worker 7 and shard 7 are two things");
+}
+
+pub fn a_shard_moves_at_once_and_above_its_exact_high_water(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let mut two = Daemon::of(Class::Shard, place, &runtime, 2, 60_000);
+    let plan = one.shards(&[0, 8_191]).expect("plan");
+    let lease = one.grant(plan).expect("granted");
+    let marks = [lease.mark(0, 3), lease.mark(1, 500)];
+    assert_eq!(one.release(BOOT, &marks), marks);
+    // Half a second ahead of the clock is within the lead: nobody waits.
+    let plan = two.shards(&[0, 8_191]).expect("free at once");
+    let next = two.grant(plan).expect("granted");
+    for (mark, leased) in marks.iter().zip(next.leased()) {
+        assert_eq!(leased.window.floor, mark.last.saturating_add(1));
+    }
+    assert!(next.token > lease.token);
+    assert_eq!(
+        one.renew(&lease.renewal(500)).err(),
+        Some(StoreErrorKind::Conflict)
+    );
+    assert_eq!(one.standing(&lease), Standing::Lost);
+}
+
+pub fn what_a_daemon_left_behind_is_replaced_by_itself_only(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let mut two = Daemon::of(Class::Shard, place, &runtime, 2, 60_000);
+    let plan = one.shards(&[3, 4]).expect("plan");
+    let lease = one.grant(plan).expect("granted");
+    let plan = eventually(PATIENCE, "the old window has cooled", || one.shards(&[3, 4]).ok());
+    assert_eq!(plan.grants[0].replaces, Some(lease.token));
+    assert_eq!(
+        two.grant(plan.clone()).err(),
+        Some(StoreErrorKind::Conflict),
+        "the plan of one, sent by another"
+    );
+    let honest = GrantPlan {
+        grants: plan
+            .grants
+            .iter()
+            .map(|grant| PlannedGrant {
+                replaces: None,
+                ..*grant
+            })
+            .collect(),
+        ..plan.clone()
+    };
+    assert_eq!(
+        one.grant(honest).err(),
+        Some(StoreErrorKind::Conflict),
+        "it was said to be free"
+    );
+    let again = one.grant(plan.clone()).expect("replaced");
+    assert!(again.token > lease.token, "a new token");
+    assert_eq!(one.grant(plan).err(), Some(StoreErrorKind::Conflict), "only once");
+    assert_eq!(one.standing(&lease), Standing::Lost);
+    one.renew(&again.renewal(500)).expect("renewed");
 }

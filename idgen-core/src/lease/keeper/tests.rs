@@ -4,7 +4,7 @@ use super::*;
 use crate::clock::UnixMs;
 use crate::lease::ledger::{GrantPlan, PlannedGrant};
 use crate::lease::timing::{Timing, TimingSpec};
-use crate::lease::token::{Epoch, EpochNonce, WorkerId};
+use crate::lease::token::{Epoch, EpochNonce, Identity};
 use crate::lease::window::Window;
 
 const BOOT: BootId = BootId(1);
@@ -70,8 +70,8 @@ fn leased(ceiling: u64) -> Vec<Leased> {
         ceiling: UnixMs(ceiling),
     };
     [3, 4]
-        .map(|worker| Leased {
-            worker: WorkerId(worker),
+        .map(|identity| Leased {
+            identity: Identity(identity),
             window,
         })
         .to_vec()
@@ -176,9 +176,9 @@ impl Run {
 }
 
 fn marks() -> Vec<Mark> {
-    let mark = |worker| Mark {
+    let mark = |identity| Mark {
         claim: Claim {
-            worker: WorkerId(worker),
+            identity: Identity(identity),
             token: token(5),
         },
         last: UnixMs(WALL + 7),
@@ -366,10 +366,12 @@ fn an_unknown_grant_is_looked_up_before_another_is_asked_for() {
         leased: leased(WALL + 8_000)[0],
         generation: 1,
         seen: None,
+        replaces: None,
     };
     let plan = GrantPlan {
         epoch: Epoch(0),
         epoch_nonce: EpochNonce(1),
+        formats: "classic".to_owned(),
         boot_id: BOOT,
         grants: vec![planned],
     };

@@ -9,6 +9,7 @@ use crate::lease::ledger::Attempt;
 use crate::lease::timing::Timing;
 use crate::lease::token::{BootId, Claim, Mark, Revision};
 use crate::lease::window::Leased;
+use std::collections::HashSet;
 
 type Step = Result<(State, Vec<Action>), IllegalTransition>;
 
@@ -101,7 +102,7 @@ impl Held {
         self.leased
             .iter()
             .map(|leased| Claim {
-                worker: leased.worker,
+                identity: leased.identity,
                 token: self.token,
             })
             .collect()
@@ -292,7 +293,7 @@ impl Core<'_> {
             .leased
             .iter()
             .map(|leased| Leased {
-                worker: leased.worker,
+                identity: leased.identity,
                 window: leased.window.renewed(wall, self.timing.window_ms()),
             })
             .collect();
@@ -509,7 +510,7 @@ impl Core<'_> {
             ..held.clone()
         };
         for (mine, committed) in renewed.leased.iter_mut().zip(leased) {
-            if mine.worker != committed.worker {
+            if mine.identity != committed.identity {
                 return None;
             }
             mine.window.ceiling = mine.window.ceiling.max(committed.window.ceiling);
@@ -567,7 +568,8 @@ impl Core<'_> {
         else {
             return None;
         };
-        if !marks.iter().all(|mark| claims.contains(&mark.claim)) {
+        let asked: HashSet<&Claim> = claims.iter().collect();
+        if !marks.iter().all(|mark| asked.contains(&mark.claim)) {
             return None;
         }
         if marks.is_empty() {

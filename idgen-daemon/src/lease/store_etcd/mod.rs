@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  PREFIX/cell         the cell; never deleted
-//!  PREFIX/w/ID/hw      high water and generation of an identity; never deleted, no etcd lease
+//!  PREFIX/w/ID/hw      high water and generation of a worker; never deleted, no etcd lease
 //!  PREFIX/w/ID/holder  who holds it; on an etcd lease, so it goes when nobody renews
+//!  PREFIX/s/ID/...     the same of a shard
 //! ```
 //! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
 //! the revision of the transaction that wrote them, hence one number for all identities of a grant.
@@ -19,14 +20,14 @@ mod pins;
 mod value;
 
 use self::pins::Pins;
-use self::value::{CellValue, HighWaterValue, HolderValue, Keys, SeenStore, decode};
+use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenStore, decode};
 use super::store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, Txn, TxnOp,
-    TxnResponse,
+    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn,
+    TxnOp, TxnOpResponse, TxnResponse,
 };
 use idgen_core::lease::ledger::shows_claim;
-use idgen_core::lease::{BootId, Epoch, GrantPlan, Leased, Mark, Revision, Snapshot, Token, WorkerId};
+use idgen_core::lease::{BootId, Class, Epoch, GrantPlan, Identity, Leased, Mark, Revision, Snapshot, Token};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -41,6 +42,8 @@ const PING: Duration = Duration::from_secs(2);
 /// What the adapter works with.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
+    /// Whose keys.
+    pub class: Class,
     /// Client URLs of the members.
     pub endpoints: Vec<String>,
     /// Prefix of all keys, without a slash at its end.
@@ -64,7 +67,7 @@ pub struct EtcdStore {
     /// Mod revision of the cell's key: whatever is written was planned on this cell.
     cell_guard: i64,
     /// Generations as last seen or granted.
-    generations: BTreeMap<WorkerId, u64>,
+    generations: BTreeMap<Identity, u64>,
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     revokes: JoinSet<()>,
@@ -89,7 +92,7 @@ impl EtcdStore {
     /// Connects at the first request.
     pub fn new(config: EtcdConfig) -> Self {
         Self {
-            keys: Keys::new(&config.prefix),
+            keys: Keys::new(&config.prefix, config.class),
             config,
             client: None,
             endpoint: 0,
@@ -190,14 +193,40 @@ impl EtcdStore {
         seen.ok_or_else(|| StoreError::new(StoreErrorKind::Unreachable, "the cell's key cannot be made"))
     }
 
-    /// `None`: there is no cell yet.
+    /// The cell and our class at one revision. `None`: there is no cell yet.
     async fn look_once(&mut self, kv: &mut KvClient) -> Result<Option<SeenStore>> {
-        let options = GetOptions::new().with_prefix();
-        let answer = self
-            .request(Effect::None, kv.get(self.keys.all(), Some(options)))
-            .await?;
+        let count = |class| {
+            let options = GetOptions::new().with_prefix().with_count_only();
+            TxnOp::get(self.keys.below(class), Some(options))
+        };
+        let mut gets = vec![
+            TxnOp::get(self.keys.cell(), None),
+            TxnOp::get(self.keys.ours(), Some(GetOptions::new().with_prefix())),
+        ];
+        gets.extend(Class::ALL.map(count));
+        let look = kv.txn(Txn::new().and_then(gets));
+        let answer = self.request(Effect::None, look).await?;
         self.judge(answer.header())?;
-        let Some(seen) = decode(&self.keys, answer.kvs())? else {
+        let answers: Vec<GetResponse> = answer
+            .op_responses()
+            .into_iter()
+            .filter_map(|response| match response {
+                TxnOpResponse::Get(answer) => Some(answer),
+                _ => None,
+            })
+            .collect();
+        let [cell, ours, counts @ ..] = &answers[..] else {
+            return Err(StoreError::new(
+                StoreErrorKind::Unreachable,
+                "etcd left an answer out",
+            ));
+        };
+        let found = Found {
+            cell: cell.kvs().first(),
+            ours: ours.kvs(),
+            leased_keys: counts.iter().map(GetResponse::count).sum(),
+        };
+        let Some(seen) = decode(&self.keys, &found)? else {
             return Ok(None);
         };
         self.pins.judge_cell(seen.cluster_id)?;
@@ -210,9 +239,9 @@ impl EtcdStore {
         self.cell_guard = seen.cell_guard;
         self.generations = seen
             .snapshot
-            .rows
+            .rows()
             .iter()
-            .map(|row| (row.worker, row.generation))
+            .map(|row| (row.identity, row.generation))
             .collect();
         Ok(Some(seen))
     }
@@ -265,10 +294,7 @@ impl EtcdStore {
         }
         let answer = answer?;
         if !answer.succeeded() {
-            return Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the keys are not as expected",
-            ));
+            return Err(not_as_expected());
         }
         let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok(Committed {
@@ -288,10 +314,38 @@ impl EtcdStore {
         Compare::mod_revision(self.keys.cell(), CompareOp::Equal, self.cell_guard)
     }
 
+    /// Deletes the holder keys that the plan replaces: the token is the revision that its key was *made*
+    /// at, so a new grant needs a new key. Nobody mints from them, and the high waters stay, so nothing
+    /// is lost when the grant does not follow.
+    async fn clear_remains(&mut self, plan: &GrantPlan) -> Result<()> {
+        let mut guards = vec![self.cell_unchanged()];
+        let mut deletes = Vec::new();
+        for planned in &plan.grants {
+            if let Some(token) = planned.replaces {
+                let holder = self.keys.holder(planned.leased.identity);
+                let made = signed(token.revision)?;
+                guards.push(Compare::create_revision(holder.clone(), CompareOp::Equal, made));
+                deletes.push(TxnOp::delete(holder, None));
+            }
+        }
+        if deletes.is_empty() {
+            return Ok(());
+        }
+        let mut kv = self.client().await?.kv_client();
+        let clear = kv.txn(Txn::new().when(guards).and_then(deletes));
+        let answer = self.request(Effect::None, clear).await?;
+        self.judge(answer.header())?;
+        if answer.succeeded() {
+            Ok(())
+        } else {
+            Err(not_as_expected())
+        }
+    }
+
     /// The holder key and the high water of one identity, as a grant or renewal writes them.
     fn puts(&self, leased: Leased, epoch: Epoch, boot_id: BootId, lease: EtcdLease) -> Result<[TxnOp; 2]> {
         let HolderName { instance, name } = &self.config.holder;
-        let worker = leased.worker;
+        let identity = leased.identity;
         let holder = HolderValue {
             holder: Uuid::from_u128(instance.0),
             holder_name: name.clone(),
@@ -299,24 +353,24 @@ impl EtcdStore {
             boot_id: Uuid::from_u128(boot_id.0),
         };
         let high_water = HighWaterValue {
-            generation: self.generations.get(&worker).copied().unwrap_or_default(),
+            generation: self.generations.get(&identity).copied().unwrap_or_default(),
             ceiling_ms: leased.window.ceiling.0,
             exact: false,
             epoch: epoch.0,
         };
         let on_lease = PutOptions::new().with_lease(lease.id);
         Ok([
-            TxnOp::put(self.keys.holder(worker), encode(&holder)?, Some(on_lease)),
-            TxnOp::put(self.keys.high_water(worker), encode(&high_water)?, None),
+            TxnOp::put(self.keys.holder(identity), encode(&holder)?, Some(on_lease)),
+            TxnOp::put(self.keys.high_water(identity), encode(&high_water)?, None),
         ])
     }
 
     /// An identity is held under the token, and its high water is as it was left.
-    fn held_unchanged(&self, worker: WorkerId, token: Token, guard: Revision) -> Result<[Compare; 2]> {
+    fn held_unchanged(&self, identity: Identity, token: Token, guard: Revision) -> Result<[Compare; 2]> {
         let token = signed(token.revision)?;
         Ok([
-            Compare::create_revision(self.keys.holder(worker), CompareOp::Equal, token),
-            Compare::mod_revision(self.keys.high_water(worker), CompareOp::Equal, signed(guard)?),
+            Compare::create_revision(self.keys.holder(identity), CompareOp::Equal, token),
+            Compare::mod_revision(self.keys.high_water(identity), CompareOp::Equal, signed(guard)?),
         ])
     }
 }
@@ -327,24 +381,25 @@ impl LeaseStore for EtcdStore {
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
+        self.clear_remains(plan).await?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
         let mut puts = Vec::with_capacity(plan.grants.len() * 2);
         for planned in &plan.grants {
-            let worker = planned.leased.worker;
+            let identity = planned.leased.identity;
             // A key that does not exist has revision 0.
             let seen = planned.seen.map_or(Ok(0), signed)?;
             guards.push(Compare::create_revision(
-                self.keys.holder(worker),
+                self.keys.holder(identity),
                 CompareOp::Equal,
                 0,
             ));
             guards.push(Compare::mod_revision(
-                self.keys.high_water(worker),
+                self.keys.high_water(identity),
                 CompareOp::Equal,
                 seen,
             ));
-            self.generations.insert(worker, planned.generation);
+            self.generations.insert(identity, planned.generation);
             puts.extend(self.puts(planned.leased, plan.epoch, plan.boot_id, lease)?);
         }
         self.commit(lease, guards, puts).await
@@ -355,7 +410,7 @@ impl LeaseStore for EtcdStore {
         let mut guards = vec![self.cell_unchanged()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
         for leased in &renewal.leased {
-            guards.extend(self.held_unchanged(leased.worker, renewal.token, renewal.guard)?);
+            guards.extend(self.held_unchanged(leased.identity, renewal.token, renewal.guard)?);
             puts.extend(self.puts(*leased, renewal.token.epoch, renewal.boot_id, lease)?);
         }
         self.commit(lease, guards, puts).await
@@ -371,34 +426,38 @@ impl LeaseStore for EtcdStore {
         let mut guards = vec![self.cell_unchanged()];
         let mut changes = Vec::with_capacity(released.len() * 2);
         for mark in &released {
-            let (worker, token) = (mark.claim.worker, mark.claim.token);
-            let guard = seen.snapshot.row(worker).map_or(Revision(0), |row| row.revision);
-            guards.extend(self.held_unchanged(worker, token, guard)?);
+            let (identity, token) = (mark.claim.identity, mark.claim.token);
+            let guard = seen
+                .snapshot
+                .row(identity)
+                .map_or(Revision(0), |row| row.revision);
+            guards.extend(self.held_unchanged(identity, token, guard)?);
             let high_water = HighWaterValue {
-                generation: self.generations.get(&worker).copied().unwrap_or_default(),
+                generation: self.generations.get(&identity).copied().unwrap_or_default(),
                 ceiling_ms: mark.last.0,
                 exact: true,
                 epoch: token.epoch.0,
             };
             changes.push(TxnOp::put(
-                self.keys.high_water(worker),
+                self.keys.high_water(identity),
                 encode(&high_water)?,
                 None,
             ));
-            changes.push(TxnOp::delete(self.keys.holder(worker), None));
+            changes.push(TxnOp::delete(self.keys.holder(identity), None));
         }
         let answer = self.write(Txn::new().when(guards).and_then(changes)).await?;
         if !answer.succeeded() {
-            return Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the keys are not as expected",
-            ));
+            return Err(not_as_expected());
         }
         if let Some(lease_id) = self.lease_id.take() {
             self.revoke(lease_id).await;
         }
         Ok(released)
     }
+}
+
+fn not_as_expected() -> StoreError {
+    StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected")
 }
 
 fn signed(revision: Revision) -> Result<i64> {

@@ -4,7 +4,9 @@ use super::super::store::{StoreError, StoreErrorKind};
 use etcd_client::KeyValue;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
-use idgen_core::lease::{BootId, CellId, Epoch, EpochNonce, InstanceId, Revision, Snapshot, Token, WorkerId};
+use idgen_core::lease::{
+    BootId, CellId, Class, Epoch, EpochNonce, Identity, InstanceId, Revision, Snapshot, Token,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,42 +60,51 @@ pub(super) struct HolderValue {
     pub(super) boot_id: Uuid,
 }
 
-/// Names of the keys.
+/// Names of the keys of one class.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
+    class: Class,
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, class: Class) -> Self {
         Self {
             prefix: prefix.to_owned(),
+            class,
         }
-    }
-
-    pub(super) fn all(&self) -> String {
-        format!("{}/", self.prefix)
     }
 
     pub(super) fn cell(&self) -> String {
         format!("{}/cell", self.prefix)
     }
 
-    pub(super) fn high_water(&self, worker: WorkerId) -> String {
-        format!("{}/w/{worker}/hw", self.prefix)
+    /// What all identities of a class are below.
+    pub(super) fn below(&self, class: Class) -> String {
+        let letter = match class {
+            Class::Worker => 'w',
+            Class::Shard => 's',
+        };
+        format!("{}/{letter}/", self.prefix)
     }
 
-    pub(super) fn holder(&self, worker: WorkerId) -> String {
-        format!("{}/w/{worker}/holder", self.prefix)
+    /// What our identities are below.
+    pub(super) fn ours(&self) -> String {
+        self.below(self.class)
     }
 
-    /// Identity and last part of a key below `w`.
-    fn part<'k>(&self, key: &'k str) -> Option<(WorkerId, &'k str)> {
-        let (id, part) = key
-            .strip_prefix(&self.prefix)?
-            .strip_prefix("/w/")?
-            .split_once('/')?;
-        Some((WorkerId(id.parse().ok()?), part))
+    pub(super) fn high_water(&self, identity: Identity) -> String {
+        format!("{}{identity}/hw", self.ours())
+    }
+
+    pub(super) fn holder(&self, identity: Identity) -> String {
+        format!("{}{identity}/holder", self.ours())
+    }
+
+    /// Identity and last part of one of our keys.
+    fn part<'k>(&self, key: &'k str) -> Option<(Identity, &'k str)> {
+        let (id, part) = key.strip_prefix(&self.ours())?.split_once('/')?;
+        Some((Identity(id.parse().ok()?), part))
     }
 }
 
@@ -105,44 +116,54 @@ pub(super) struct SeenStore {
     pub(super) sealed_reason: Option<String>,
 }
 
+/// What one look found.
+pub(super) struct Found<'a> {
+    /// The cell's key.
+    pub(super) cell: Option<&'a KeyValue>,
+    /// The keys of our class.
+    pub(super) ours: &'a [KeyValue],
+    /// How many keys the identities of all classes have.
+    pub(super) leased_keys: i64,
+}
+
 /// `None`: the store is new.
-pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore>> {
-    let cell_key = keys.cell();
-    let mut cell: Option<(CellValue, i64)> = None;
-    let mut high_waters: BTreeMap<WorkerId, (HighWaterValue, i64)> = BTreeMap::new();
-    let mut holders: BTreeMap<WorkerId, (HolderValue, i64)> = BTreeMap::new();
-    for pair in pairs {
-        let key = String::from_utf8_lossy(pair.key());
-        if *key == cell_key {
-            cell = Some((value(pair)?, pair.mod_revision()));
-        } else if let Some((worker, part)) = keys.part(&key) {
-            match part {
-                "hw" => drop(high_waters.insert(worker, (value(pair)?, pair.mod_revision()))),
-                "holder" => drop(holders.insert(worker, (value(pair)?, pair.create_revision()))),
-                // A later release may keep more below an identity.
-                _ => {}
-            }
-        }
-    }
+pub(super) fn decode(keys: &Keys, found: &Found<'_>) -> Result<Option<SeenStore>> {
     // High waters are what keeps windows apart; a store that lost a key of these cannot be trusted.
-    let Some((cell, cell_guard)) = cell else {
-        return if high_waters.is_empty() {
+    let Some(cell_pair) = found.cell else {
+        return if found.leased_keys == 0 {
             Ok(None)
         } else {
-            Err(missing(&cell_key))
+            Err(missing(&keys.cell()))
         };
     };
-    if let Some(worker) = holders.keys().find(|worker| !high_waters.contains_key(worker)) {
-        return Err(missing(&keys.high_water(*worker)));
+    let cell: CellValue = value(cell_pair)?;
+    let mut high_waters: BTreeMap<Identity, (HighWaterValue, i64)> = BTreeMap::new();
+    let mut holders: BTreeMap<Identity, (HolderValue, i64)> = BTreeMap::new();
+    for pair in found.ours {
+        let key = String::from_utf8_lossy(pair.key());
+        match keys.part(&key) {
+            Some((identity, "hw")) => drop(high_waters.insert(identity, (value(pair)?, pair.mod_revision()))),
+            Some((identity, "holder")) => {
+                drop(holders.insert(identity, (value(pair)?, pair.create_revision())))
+            }
+            // A later release may keep more below an identity.
+            _ => {}
+        }
+    }
+    if let Some(identity) = holders
+        .keys()
+        .find(|identity| !high_waters.contains_key(identity))
+    {
+        return Err(missing(&keys.high_water(*identity)));
     }
     let rows = high_waters
         .into_iter()
-        .map(|(worker, (high_water, revision))| Row {
-            worker,
+        .map(|(identity, (high_water, revision))| Row {
+            identity,
             generation: high_water.generation,
             ceiling: UnixMs(high_water.ceiling_ms),
             revision: unsigned(revision),
-            holder: holders.remove(&worker).map(|(holder, created)| Holder {
+            holder: holders.remove(&identity).map(|(holder, created)| Holder {
                 instance: InstanceId(holder.holder.as_u128()),
                 name: holder.holder_name,
                 token: Token {
@@ -155,8 +176,8 @@ pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore
             }),
         })
         .collect();
-    let snapshot = Snapshot {
-        cell: Cell {
+    let snapshot = Snapshot::new(
+        Cell {
             cell_id: CellId(cell.cell_id.as_u128()),
             worker_format: cell.worker_format,
             epoch: Epoch(cell.epoch),
@@ -164,11 +185,11 @@ pub(super) fn decode(keys: &Keys, pairs: &[KeyValue]) -> Result<Option<SeenStore
             min_floor: UnixMs(cell.min_floor_ms),
         },
         rows,
-    };
+    );
     let (cluster_id, sealed_reason) = (cell.cluster_id, cell.sealed_reason);
     Ok(Some(SeenStore {
         snapshot,
-        cell_guard,
+        cell_guard: cell_pair.mod_revision(),
         cluster_id,
         sealed_reason,
     }))

@@ -15,27 +15,30 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) boot_id: BootId,
-    pub(super) slots: BTreeMap<WorkerId, Slot>,
+    /// What it was told about formats; `None`: nothing yet.
+    pub(super) formats: Option<FormatPlan>,
+    pub(super) slots: BTreeMap<Identity, Slot>,
 }
 
-impl World {
-    pub(super) fn install(&mut self, held: &Held) -> Event {
+impl Node {
+    pub(super) fn install(&mut self, now: u64, held: &Held) -> Event {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
+        self.server.formats = Some(self.formats());
         for leased in &held.leased {
-            let slot = self.server.slots.get(&leased.worker);
+            let slot = self.server.slots.get(&leased.identity);
             if slot.is_some_and(|slot| slot.token == held.token) {
                 continue;
             }
             let above = slot.is_none_or(|slot| held.token > slot.token && leased.window.floor > slot.last);
-            if !above || self.now >= held.deadline.0 {
+            if !above || now >= held.deadline.0 {
                 return Event::InstallRefused;
             }
             let last = leased.window.floor.saturating_sub(1);
             let (token, ceiling, deadline) = (held.token, leased.window.ceiling, held.deadline);
             self.server.slots.insert(
-                leased.worker,
+                leased.identity,
                 Slot {
                     token,
                     open: true,
@@ -58,8 +61,9 @@ impl World {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
+        self.server.formats = Some(self.formats());
         for leased in &held.leased {
-            match self.server.slots.get_mut(&leased.worker) {
+            match self.server.slots.get_mut(&leased.identity) {
                 Some(slot) if slot.open && slot.token == held.token => {
                     slot.ceiling = slot.ceiling.max(leased.window.ceiling);
                     slot.deadline = slot.deadline.max(held.deadline);
@@ -76,7 +80,7 @@ impl World {
         }
         let mut marks = Vec::new();
         for claim in claims {
-            if let Some(slot) = self.server.slots.get_mut(&claim.worker)
+            if let Some(slot) = self.server.slots.get_mut(&claim.identity)
                 && slot.token == claim.token
             {
                 slot.open = false;
@@ -90,20 +94,22 @@ impl World {
         Event::Fenced { marks }
     }
 
-    pub(super) fn mint(&mut self) {
-        let clock = self.clock();
+    pub(super) fn mint(&mut self, ground: &mut Ground) {
+        let clock = self.clock(ground.now);
         for server in self.orphans.iter_mut().chain([&mut self.server]) {
-            for (worker, slot) in &mut server.slots {
+            for (identity, slot) in &mut server.slots {
                 let at = clock.wall.max(slot.last.saturating_add(1));
                 if slot.open && clock.boot < slot.deadline && at <= slot.ceiling {
                     slot.last = at;
                     let who = (slot.token, server.boot_id);
                     assert_eq!(
-                        *self.minted.entry((*worker, at)).or_insert(who),
+                        *ground.minted.entry((*identity, at)).or_insert(who),
                         who,
                         "minted twice"
                     );
-                    assert!(at <= self.committed[&(*worker, slot.token)]);
+                    assert!(at <= ground.committed[&(*identity, slot.token)]);
+                    let formats = server.formats.expect("published before any window");
+                    assert_eq!(*formats.at(at), ground.format_at(at), "minted in another format");
                 }
             }
         }
