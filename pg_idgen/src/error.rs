@@ -143,18 +143,6 @@ impl Error {
                 "A standby issues no snowflakes and no segment ids.",
                 "Use the primary, or idgen_uuidv7(), which works on a standby.",
             ),
-            Self::ShardNotLeased { shard, waited_ms } => report(
-                "IG014",
-                format!("logical shard {shard} is not leased to this server"),
-                format!("It is not open in shared memory; waited {waited_ms} ms."),
-                "View idgen.slots shows the shards of this server; the daemon leases those of its configuration ([shards] ids).",
-            ),
-            Self::NoShardNamed => report(
-                "22004",
-                "no shard is named",
-                "The argument is null and idgen.shard is not set.",
-                "Name the shard, or set idgen.shard for the session, the role, the database or the function.",
-            ),
             Self::UnknownTag { .. }
             | Self::TagExhausted { .. }
             | Self::RefillTimedOut { .. }
@@ -220,6 +208,18 @@ impl Error {
                 "waited too long for the next millisecond",
                 format!("The wall clock has hardly moved for {waited_ms} ms."),
                 "Check the clock of this server.",
+            ),
+            Self::ShardNotLeased { shard, waited_ms } => report(
+                "IG014",
+                format!("logical shard {shard} is not leased to this server"),
+                format!("It is not open in shared memory; waited {waited_ms} ms."),
+                "View idgen.slots shows the shards of this server; the daemon leases those of its configuration ([shards] ids).",
+            ),
+            Self::NoShardNamed => report(
+                "22004",
+                "no shard is named",
+                "The argument is null and idgen.shard is not set.",
+                "Name the shard, or set idgen.shard for the session, the role, the database or the function.",
             ),
             other => Self::unlisted(&other),
         }
