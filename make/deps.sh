@@ -6,11 +6,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # gcc: the C shim. libclang: pgrx reads the server's headers. protobuf: the etcd client's messages.
 build_packages=(gcc libc6-dev clang libclang-dev protobuf-compiler libprotobuf-dev)
 store_packages=(etcd-server etcd-client)
+# Sets the wall clock of one server in the end-to-end tests.
+clock_packages=(libfaketime)
 server_packages=("postgresql-$DEBIAN_PG_MAJOR" "postgresql-server-dev-$DEBIAN_PG_MAJOR")
 
 # A server named by PG_CONFIG= is the caller's own; nothing of it is installed here.
 wanted_packages() {
-    printf '%s\n' "${build_packages[@]}" "${store_packages[@]}"
+    printf '%s\n' "${build_packages[@]}" "${store_packages[@]}" "${clock_packages[@]}"
     if [ -z "${PG_CONFIG:-}" ] || [ "$PG_CONFIG" = "$DEBIAN_PG_CONFIG" ]; then
         printf '%s\n' "${server_packages[@]}"
     fi

@@ -10,32 +10,32 @@ AS 'MODULE_PATHNAME', 'idgen_server_clock';
 COMMENT ON FUNCTION idgen.server_clock() IS
 'Daemon: identity of this shared memory and readings of this server''s clocks. boot_id is random and new whenever shared memory is (also after a crash-restart); boottime_ms is CLOCK_BOOTTIME and wall_ms CLOCK_REALTIME, both in ms, of the Postgres host; cell_id is the cell whose leases this data directory has had (file pg_idgen_cell); NULL before the first install. The call also counts as a sign of life of the daemon (idgen.lease_wait_ms). Error: IG011 not preloaded.';
 
-CREATE FUNCTION idgen.claim_server()
+CREATE FUNCTION idgen.claim_server(kind text)
 RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_claim_server';
-COMMENT ON FUNCTION idgen.claim_server() IS
-'Daemon: be the one daemon of this server, whatever database it is connected to, until this session ends. Returns false while another session is. Needs a session of its own (no transaction pooling). Error: IG011 not preloaded.';
+COMMENT ON FUNCTION idgen.claim_server(text) IS
+'Daemon: be the one that keeps the leases of this kind (worker, shard) on this server, whatever database it is connected to, until this session ends. Returns false while another session is. Needs a session of its own (no transaction pooling). Errors: IG011 not preloaded, 22023 another kind.';
 
 CREATE FUNCTION idgen.install_lease(
-    contract integer, boot_id uuid, cell_id uuid, format text, kind text, identity integer,
+    contract integer, boot_id uuid, cell_id uuid, formats text, kind text, identity integer,
     token_epoch bigint, token_revision bigint, floor_ms bigint, ceiling_ms bigint, deadline_ms bigint,
     anchor_wall_ms bigint, anchor_boottime_ms bigint)
 RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_install_lease';
 COMMENT ON FUNCTION idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint) IS
-'Daemon: open a leased identity for minting. Ids carry timestamps in [floor_ms, ceiling_ms] (Unix ms) and are minted until deadline_ms (CLOCK_BOOTTIME of this server, ms). The token is (epoch, revision), compared in that order. anchor_*: a reading of server_clock() whose wall time the daemon has found good. Returns true when installed, false when the very same token is installed already. Errors: IG101 another boot id, IG102 token not newer, IG103 floor not above what was minted, IG104 deadline passed, IG105 another cell than this data directory belongs to, 58030 the cell could not be written to disk, IG106 contract version, IG009 format mismatch, IG012 in recovery, 22023 bad argument.';
+'Daemon: open a leased identity for minting. Ids carry timestamps in [floor_ms, ceiling_ms] (Unix ms) and are minted until deadline_ms (CLOCK_BOOTTIME of this server, ms). formats: for a worker the format plan of the cell, as "classic" or "classic; regional/1 from 1790000000000" (Unix ms; the server follows it before it opens the lease), for a shard "sharded". The token is (epoch, revision), compared in that order. anchor_*: a reading of server_clock() whose wall time the daemon has found good. Returns true when installed, false when the very same token is installed already. Errors: IG101 another boot id, IG102 token not newer, IG103 floor not above what was minted, IG104 deadline passed, IG105 another cell than this data directory belongs to, 58030 the cell could not be written to disk, IG106 contract version, IG009 format mismatch, IG010 end of epoch, IG012 in recovery, 22023 bad argument.';
 
 CREATE FUNCTION idgen.extend_lease(
-    contract integer, boot_id uuid, kind text, identity integer,
+    contract integer, boot_id uuid, formats text, kind text, identity integer,
     token_epoch bigint, token_revision bigint, ceiling_ms bigint, deadline_ms bigint,
     anchor_wall_ms bigint, anchor_boottime_ms bigint)
 RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_extend_lease';
-COMMENT ON FUNCTION idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint) IS
-'Daemon: raise ceiling and deadline of the token that is installed; never lowers either, never opens a closed one. anchor_* NULL: the wall clock was not found good, keep the older anchor. Returns false when that token is not the open one here (the daemon must then take a new one). Errors: IG101 another boot id, IG106 contract version, 22023 bad argument.';
+COMMENT ON FUNCTION idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint) IS
+'Daemon: raise ceiling and deadline of the token that is installed; never lowers either, never opens a closed one. formats: as for install_lease(). anchor_* NULL: the wall clock was not found good, keep the older anchor. Returns false when that token is not the open one here (the daemon must then take a new one). Errors: IG101 another boot id, IG106 contract version, IG009 format mismatch, 22023 bad argument.';
 
 CREATE FUNCTION idgen.fence_lease(
     boot_id uuid, kind text, identity integer, token_epoch bigint, token_revision bigint)
@@ -49,9 +49,9 @@ CREATE FUNCTION idgen.slot_states(
     OUT kind text, OUT identity integer, OUT state text, OUT generation integer,
     OUT token_epoch bigint, OUT token_revision bigint,
     OUT floor_ms bigint, OUT last_ms bigint, OUT ceiling_ms bigint,
-    OUT deadline_ms bigint, OUT deadline_in_ms bigint)
+    OUT deadline_ms bigint, OUT deadline_in_ms bigint, OUT ids bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 8
 AS 'MODULE_PATHNAME', 'idgen_slot_states';
 COMMENT ON FUNCTION idgen.slot_states() IS
-'Every identity that was installed since this shared memory was made. state: open, expired (deadline passed), fenced. *_ms are Unix ms except deadline_ms (CLOCK_BOOTTIME ms); last_ms is floor_ms - 1, at the most floor_ms, when nothing was minted. Without shared memory: no rows.';
+'Every identity (worker or shard) that was installed since this shared memory was made. state: open, expired (deadline passed), fenced. *_ms are Unix ms except deadline_ms (CLOCK_BOOTTIME ms); last_ms is floor_ms - 1, at the most floor_ms, when nothing was minted; ids: minted since idgen.reset_stats(). Without shared memory: no rows.';

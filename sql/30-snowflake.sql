@@ -7,6 +7,13 @@ AS 'MODULE_PATHNAME', 'idgen_snowflake';
 COMMENT ON FUNCTION idgen_snowflake() IS
 'A 64-bit id from this server''s leased worker identities, in the worker format of its cell (classic: 41 bits ms since 2020-01-01 UTC, 10 bits worker, 12 bits sequence). Unique within the cell, always positive, strictly rising within a session. Errors: IG001 no lease, IG002 window used up, IG003 clock went back, IG004 deadline passed, IG010 end of epoch, IG011 not preloaded, IG012 in recovery, IG015 clock stands still. Waits up to idgen.lease_wait_ms for a lease that is likely to come back.';
 
+CREATE FUNCTION idgen_snowflake(shard integer)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_snowflake_shard';
+COMMENT ON FUNCTION idgen_snowflake(integer) IS
+'A 64-bit id that carries a logical shard, 0 to 8191 (format sharded: 41 bits ms since 2020-01-01 UTC, 13 bits shard, 10 bits sequence; until 2054-11-03). The shard must be leased to this server. NULL: the shard of setting idgen.shard. Strictly rising per shard; unique within the cell''s shards, not together with ids of idgen_snowflake(): one column takes one format. Errors: IG014 shard not leased here, 22023 no such shard, 22004 none named, and those of idgen_snowflake().';
+
 CREATE FUNCTION idgen_uuidv7()
 RETURNS uuid
 LANGUAGE c VOLATILE PARALLEL SAFE

@@ -5,7 +5,14 @@ RETURNS SETOF bigint
 LANGUAGE c VOLATILE PARALLEL RESTRICTED ROWS 1000
 AS 'MODULE_PATHNAME', 'idgen_snowflake_batch';
 COMMENT ON FUNCTION idgen_snowflake_batch(bigint) IS
-'n snowflakes, rising, made row by row in constant memory; one compare-and-swap claims up to 4,096. For loads by INSERT ... SELECT, and for COPY with ids filled in before. Errors: 22023 n below 1, 22004 NULL, and those of idgen_snowflake().';
+'n snowflakes, rising, made row by row in constant memory; one compare-and-swap claims up to 4,096. With idgen.bulk_slots they come from the workers that it sets apart. For loads by INSERT ... SELECT, and for COPY with ids filled in before. Errors: 22023 n below 1, 22004 NULL, and those of idgen_snowflake().';
+
+CREATE FUNCTION idgen_snowflake_batch(n bigint, shard integer)
+RETURNS SETOF bigint
+LANGUAGE c VOLATILE PARALLEL RESTRICTED ROWS 1000
+AS 'MODULE_PATHNAME', 'idgen_snowflake_shard_batch';
+COMMENT ON FUNCTION idgen_snowflake_batch(bigint, integer) IS
+'n ids of a logical shard, rising, made row by row in constant memory; one compare-and-swap claims up to 1,024. NULL shard: that of setting idgen.shard. Errors: 22023 n below 1 or no such shard, 22004 n NULL or no shard named, and those of idgen_snowflake(shard).';
 
 CREATE FUNCTION idgen_uuidv7_batch(n bigint)
 RETURNS SETOF uuid
@@ -49,12 +56,12 @@ AS 'MODULE_PATHNAME', 'idgen_uuidv7_max';
 COMMENT ON FUNCTION idgen_uuidv7_max(timestamptz) IS
 'The largest UUID version 7 whose time (ms precision) is at or before the given one, whoever made it. Clamped to 1970 and to the end of 48 bits of ms.';
 
-CREATE FUNCTION idgen_cursor_floor(id bigint, overlap interval)
+CREATE FUNCTION idgen_cursor_floor(id bigint, overlap interval, format text DEFAULT 'classic')
 RETURNS bigint
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idgen_cursor_floor';
-COMMENT ON FUNCTION idgen_cursor_floor(bigint, interval) IS
-'Where a cursor that has read up to a classic snowflake reads again from, so that rows that became visible late or came from a server with a slower clock are not missed: the smallest id of (time of id - overlap), 0 at the least. NULL for a negative id. Error: 22023 for an overlap that is negative or has months or days.';
+COMMENT ON FUNCTION idgen_cursor_floor(bigint, interval, text) IS
+'Where a cursor that has read up to a snowflake of the format reads again from, so that rows that became visible late or came from a server with a slower clock are not missed: the smallest id of (time of id - overlap), 0 at the least. NULL for a negative id. Error: 22023 for an overlap that is negative or has months or days, or an unknown format.';
 
 CREATE FUNCTION idgen_encode(id bigint)
 RETURNS text

@@ -146,12 +146,12 @@ COMMENT ON FUNCTION idgen_segment(text) IS
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,
     OUT refills bigint, OUT refill_failures bigint, OUT refill_us bigint,
-    OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker_pid integer)
+    OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker_pid integer, OUT ids bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idgen_segment_buffers';
 COMMENT ON FUNCTION idgen.segment_buffers() IS
-'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in microseconds. Without shared memory: no rows.';
+'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in microseconds; ids: drawn since idgen.reset_stats(). Without shared memory: no rows.';
 
 CREATE FUNCTION idgen.grant_segment(tag text, grantee text)
 RETURNS void

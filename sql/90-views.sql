@@ -2,16 +2,18 @@
 
 CREATE FUNCTION idgen.server_state(
     OUT version text, OUT contract_version integer, OUT preloaded boolean, OUT in_recovery boolean,
-    OUT boot_id uuid, OUT cell_id uuid, OUT worker_format text, OUT daemon_seen_ms_ago bigint,
-    OUT open_slots integer, OUT deadline_in_ms bigint, OUT state text)
+    OUT boot_id uuid, OUT cell_id uuid, OUT worker_format text, OUT next_format text, OUT next_format_from_ms bigint,
+    OUT daemon_seen_ms_ago bigint, OUT open_slots integer, OUT open_shards integer, OUT deadline_in_ms bigint,
+    OUT state text)
 RETURNS record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'idgen_server_state';
 COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.';
 
 CREATE VIEW idgen.health AS
-SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.deadline_in_ms,
-       s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, p.space_id, p.source_id
+SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.open_shards,
+       s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
+       pg_catalog.to_timestamp(s.next_format_from_ms / 1000.0) AS next_format_from, p.space_id, p.source_id
   FROM idgen.server_state() s CROSS JOIN idgen.space p;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
@@ -20,11 +22,14 @@ COMMENT ON COLUMN idgen.health.contract_version IS 'What a daemon must speak.';
 COMMENT ON COLUMN idgen.health.preloaded IS 'shared_preload_libraries has pg_idgen.';
 COMMENT ON COLUMN idgen.health.in_recovery IS 'A standby: no snowflakes, no segments.';
 COMMENT ON COLUMN idgen.health.open_slots IS 'Worker identities that can mint now.';
+COMMENT ON COLUMN idgen.health.open_shards IS 'Logical shards that can mint now.';
 COMMENT ON COLUMN idgen.health.deadline_in_ms IS 'When the last of them stops unless the daemon renews.';
 COMMENT ON COLUMN idgen.health.daemon_seen_ms_ago IS 'Since when the daemon has been silent; NULL: never seen.';
 COMMENT ON COLUMN idgen.health.boot_id IS 'Name of this shared memory; new after every (crash-)restart.';
 COMMENT ON COLUMN idgen.health.cell_id IS 'Where snowflakes are unique; NULL before the first lease.';
-COMMENT ON COLUMN idgen.health.worker_format IS 'Format of idgen_snowflake() in this cell.';
+COMMENT ON COLUMN idgen.health.worker_format IS 'Format of idgen_snowflake() in this cell, now; a region stands behind a slash.';
+COMMENT ON COLUMN idgen.health.next_format IS 'The format it will be switched to; NULL: none is planned.';
+COMMENT ON COLUMN idgen.health.next_format_from IS 'Ids of this time and later are in next_format.';
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 
@@ -34,10 +39,11 @@ SELECT s.kind, s.identity, s.state, s.generation, s.token_epoch, s.token_revisio
        pg_catalog.to_timestamp(s.last_ms / 1000.0) AS last,
        pg_catalog.to_timestamp(s.ceiling_ms / 1000.0) AS ceiling,
        s.floor_ms, s.last_ms, s.ceiling_ms, s.deadline_in_ms,
-       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint AS ceiling_lead_ms
+       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint AS ceiling_lead_ms,
+       s.ids
   FROM idgen.slot_states() s;
 COMMENT ON VIEW idgen.slots IS 'The leased identities of this server since its shared memory was made.';
-COMMENT ON COLUMN idgen.slots.kind IS 'worker in this release.';
+COMMENT ON COLUMN idgen.slots.kind IS 'worker or shard.';
 COMMENT ON COLUMN idgen.slots.identity IS 'The number that ids carry.';
 COMMENT ON COLUMN idgen.slots.state IS 'open, expired (deadline passed) or fenced.';
 COMMENT ON COLUMN idgen.slots.generation IS 'Generation of the mint word, modulo 2048.';
@@ -51,6 +57,7 @@ COMMENT ON COLUMN idgen.slots.last_ms IS 'last in Unix ms.';
 COMMENT ON COLUMN idgen.slots.ceiling_ms IS 'ceiling in Unix ms.';
 COMMENT ON COLUMN idgen.slots.deadline_in_ms IS 'Until it stops minting unless renewed; negative: it has.';
 COMMENT ON COLUMN idgen.slots.ceiling_lead_ms IS 'ceiling minus the wall clock of this server.';
+COMMENT ON COLUMN idgen.slots.ids IS 'Ids minted since idgen.reset_stats() or the start of the server; late by the transactions that are still running.';
 
 CREATE VIEW idgen.segments AS
 SELECT s.tag, s.owner, s.start_id, s.max_id, s.limit_id, s.step, s.max_step,
@@ -82,13 +89,72 @@ COMMENT ON COLUMN idgen.segments.created_at IS 'When the tag was made.';
 COMMENT ON COLUMN idgen.segments.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';
 
-GRANT SELECT ON idgen.health, idgen.slots, idgen.segments TO PUBLIC;
+CREATE VIEW idgen.formats AS
+SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.version_bits, f.node_bits, f.seq_bits,
+       f.is_shard, (1 << f.seq_bits) AS ids_per_ms, e.ends_at,
+       pg_catalog.round((extract(epoch FROM e.ends_at - pg_catalog.now()) / 31556952)::numeric, 1) AS years_left,
+       CASE WHEN pg_catalog.split_part(pg_catalog.split_part(s.worker_format, '/', 1), '(', 1) = f.name THEN 'now'
+            WHEN pg_catalog.split_part(pg_catalog.split_part(s.next_format, '/', 1), '(', 1) = f.name THEN 'next'
+       END AS cell
+  FROM (SELECT true AS compiled_in, c.* FROM idgen.compiled_formats() c
+        UNION ALL
+        SELECT false, r.name, r.epoch, r.sign_bits, r.ts_bits, r.region_bits, r.version_bits, r.node_bits, r.seq_bits, r.is_shard
+          FROM idgen.format r) f
+ CROSS JOIN LATERAL (SELECT f.epoch + ((1::bigint << (f.ts_bits - 1 + f.sign_bits)) - 1) * interval '1 ms' AS ends_at) e
+ CROSS JOIN idgen.server_state() s;
+COMMENT ON VIEW idgen.formats IS 'Every known layout of 64-bit ids: compiled in, or registered in this database.';
+COMMENT ON COLUMN idgen.formats.name IS 'What the functions call it.';
+COMMENT ON COLUMN idgen.formats.compiled_in IS 'True: part of the extension. False: a row of idgen.format.';
+COMMENT ON COLUMN idgen.formats.epoch IS 'The moment of timestamp 0.';
+COMMENT ON COLUMN idgen.formats.sign_bits IS '1: the top bit is always 0.';
+COMMENT ON COLUMN idgen.formats.ts_bits IS 'Timestamp, in ms.';
+COMMENT ON COLUMN idgen.formats.region_bits IS 'Region.';
+COMMENT ON COLUMN idgen.formats.version_bits IS 'Version.';
+COMMENT ON COLUMN idgen.formats.node_bits IS 'Worker or shard number.';
+COMMENT ON COLUMN idgen.formats.seq_bits IS 'Sequence within one ms.';
+COMMENT ON COLUMN idgen.formats.is_shard IS 'The node is a logical shard.';
+COMMENT ON COLUMN idgen.formats.ids_per_ms IS 'Ids that one worker or shard can mint in one ms.';
+COMMENT ON COLUMN idgen.formats.ends_at IS 'The last ms that an id can carry; after it calls fail with IG010.';
+COMMENT ON COLUMN idgen.formats.years_left IS 'From now to ends_at, in years.';
+COMMENT ON COLUMN idgen.formats.cell IS 'now: idgen_snowflake() of this server mints in it; next: a switch to it is planned; else NULL.';
+
+CREATE FUNCTION idgen.stat_values(
+    OUT scope text, OUT object text, OUT role oid, OUT counter text, OUT value bigint, OUT warning text)
+RETURNS SETOF record
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
+AS 'MODULE_PATHNAME', 'idgen_stat_values';
+COMMENT ON FUNCTION idgen.stat_values() IS 'The part of idgen.stats that is in shared memory; of roles, those that the caller has (all for members of pg_monitor). Without shared memory: no rows.';
+
+CREATE FUNCTION idgen.reset_stats()
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_reset_stats';
+COMMENT ON FUNCTION idgen.reset_stats() IS 'Count everything in idgen.stats, and the ids in idgen.slots, from zero again, for the whole server. Error: IG011 not preloaded.';
+REVOKE ALL ON FUNCTION idgen.reset_stats() FROM PUBLIC;
+
+CREATE VIEW idgen.stats AS
+SELECT v.scope, CASE v.scope WHEN 'role' THEN coalesce(r.rolname::text, 'others') ELSE v.object END AS object,
+       v.counter, v.value, v.warning
+  FROM idgen.stat_values() v LEFT JOIN pg_catalog.pg_roles r ON r.oid = v.role
+UNION ALL
+SELECT 'tag', s.tag, c.counter, c.value, NULL
+  FROM idgen.segments s
+  JOIN idgen.segment_buffers() b ON b.segment_id = s.segment_id
+ CROSS JOIN LATERAL (VALUES ('ids', b.ids), ('refills', b.refills), ('refill_failures', b.refill_failures)) c (counter, value);
+COMMENT ON VIEW idgen.stats IS 'Counters of this server since idgen.reset_stats() or its start. Ids are counted per transaction, at its end at the latest. Roles: those that the caller has (all for members of pg_monitor); tags: as idgen.segments.';
+COMMENT ON COLUMN idgen.stats.scope IS 'server, worker, shard, role, tag or error.';
+COMMENT ON COLUMN idgen.stats.object IS 'Number of the worker or shard, name of the role or tag, SQLSTATE; NULL for the server. others: roles beyond the first 128.';
+COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids. Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
+COMMENT ON COLUMN idgen.stats.value IS 'The count, or ms where the name says so.';
+COMMENT ON COLUMN idgen.stats.warning IS 'What somebody should look into, in words; NULL: nothing.';
+
+GRANT SELECT ON idgen.health, idgen.slots, idgen.segments, idgen.formats, idgen.stats TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
     idgen.server_clock(),
-    idgen.claim_server(),
+    idgen.claim_server(text),
     idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
-    idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
+    idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.fence_lease(uuid, text, integer, bigint, bigint),
     idgen.store_identity()
 FROM PUBLIC;
@@ -101,13 +167,14 @@ BEGIN
     EXECUTE format($grant$
         GRANT EXECUTE ON FUNCTION
             idgen.server_clock(),
-            idgen.claim_server(),
+            idgen.claim_server(text),
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
-            idgen.extend_lease(integer, uuid, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
+            idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
             idgen.store_identity()
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
+        GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END
 $$;

@@ -12,6 +12,7 @@ pub mod contract;
 pub mod format;
 pub mod lease;
 pub mod mint;
+pub mod rate;
 pub mod segment;
 mod sync;
 pub mod uuidv7;

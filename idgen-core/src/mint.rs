@@ -24,7 +24,13 @@
 //! install and extend; the layout was chosen over descriptor arrays and a seqlock, see
 //! `docs/decisions/mint-word.md`.
 
+mod lanes;
+mod policy;
+
 use crate::sync::{AtomicU64, Ordering};
+
+pub use lanes::{Identities, Lanes, Minted, mint, mint_within};
+pub use policy::{AHEAD_MS_MAX, Policy, Sequence};
 
 const TICK_BITS: u32 = 41;
 const SEQ_BITS: u32 = 12;
@@ -53,71 +59,6 @@ const fn tick_of(word: u64) -> u64 {
 }
 const fn seq_of(word: u64) -> u64 {
     word & SEQ_MASK
-}
-
-/// The sequences of one tick, as a format has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequence {
-    /// Largest one (inclusive).
-    pub max: u64,
-    /// A new tick after an idle one starts its sequence at a mixed offset within this mask, so that ids made
-    /// at a low rate are not all even. At most a quarter of the sequence space for 12 bits, half for fewer
-    /// (smaller masks fail the evenness test).
-    pub start_mask: u64,
-}
-
-impl Sequence {
-    /// Of a format with this largest sequence.
-    #[must_use]
-    pub const fn with_max(max: u64) -> Self {
-        let start_mask = if max == SEQ_MASK { max >> 2 } else { max >> 1 };
-        Self { max, start_mask }
-    }
-}
-
-/// What the formats and the operator allow.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// Of ticks before `switch_tick`.
-    pub before: Sequence,
-    /// From this tick on ids are in another format (see [`crate::format::plan`]).
-    pub switch_tick: u64,
-    /// Of `switch_tick` and later.
-    pub after: Sequence,
-    /// How far a new tick may run ahead of the clock without waiting, in ms. Two, because a wait has a
-    /// granularity of one: with less, a full sequence would idle for the rest of its millisecond.
-    pub ahead_ms_max: u64,
-    /// How far the clock may be behind its own maximum before minting is refused, in ms.
-    pub rewind_ms_max: u64,
-}
-
-/// See [`Policy::ahead_ms_max`].
-pub const AHEAD_MS_MAX: u64 = 2;
-
-impl Policy {
-    /// The policy of one format with this largest sequence.
-    #[must_use]
-    pub const fn for_seq_max(seq_max: u64, rewind_ms_max: u64) -> Self {
-        let sequence = Sequence::with_max(seq_max);
-        Self {
-            before: sequence,
-            switch_tick: 0,
-            after: sequence,
-            ahead_ms_max: AHEAD_MS_MAX,
-            rewind_ms_max,
-        }
-    }
-
-    /// The sequences of a tick.
-    #[inline(always)]
-    #[must_use]
-    pub const fn sequence(&self, tick: u64) -> &Sequence {
-        if tick < self.switch_tick {
-            &self.before
-        } else {
-            &self.after
-        }
-    }
 }
 
 /// Consecutive ids of one identity within one tick, claimed together.
@@ -532,152 +473,6 @@ fn raise(tagged: &AtomicU64, generation: u64, value: u64, tag: Tag) -> bool {
         {
             return true;
         }
-    }
-}
-
-/// The identities that a server holds, lowest first.
-pub trait Identities {
-    /// The slot of an identity.
-    fn slot(&self, identity: u64) -> &Slot;
-    /// The lowest active identity at or above `from`.
-    fn next_active(&self, from: u64) -> Option<u64>;
-}
-
-/// What [`mint`] gives: a run and the identity it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Minted {
-    /// The run.
-    pub run: Run,
-    /// The identity (worker or shard) that its ids carry.
-    pub identity: u64,
-}
-
-/// Which identities a request may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lanes {
-    /// Where its new ticks are opened: from the first on, below the second.
-    pub home: (u64, u64),
-    /// Where it goes on within a tick when its own identity is used up: the same, and never below `home`.
-    pub spill: (u64, u64),
-}
-
-impl Lanes {
-    /// Everywhere.
-    pub const ALL: Self = Self {
-        home: (0, u64::MAX),
-        spill: (0, u64::MAX),
-    };
-
-    const fn is_home(&self, identity: u64) -> bool {
-        identity >= self.home.0 && identity < self.home.1
-    }
-}
-
-/// Mint as requested: from the session's own identity, in this tick from the higher ones, then in a new tick
-/// from the lowest.
-///
-/// `preferred` is where a session without ids begins; sessions should differ so that they do not contend.
-///
-/// # Errors
-/// The most hopeful [`Refusal`] of all identities.
-#[inline(always)]
-pub fn mint(
-    identities: &impl Identities,
-    request: &Request<'_>,
-    preferred: u64,
-    session: &mut Session,
-) -> Result<Minted, Refusal> {
-    mint_within(identities, request, &Lanes::ALL, preferred, session)
-}
-
-/// [`mint`], with higher identities of `lanes.spill` and the lowest of `lanes.home` only.
-///
-/// # Errors
-/// As [`mint`].
-#[inline(always)]
-pub fn mint_within(
-    identities: &impl Identities,
-    request: &Request<'_>,
-    lanes: &Lanes,
-    preferred: u64,
-    session: &mut Session,
-) -> Result<Minted, Refusal> {
-    // A session that has spilled over comes home.
-    let start = if session.tick > 0 && lanes.is_home(session.identity) {
-        session.identity
-    } else {
-        preferred
-    };
-    let Some(identity) =
-        next_within(identities, start, lanes.home).or_else(|| next_within(identities, 0, lanes.home))
-    else {
-        return Err(Refusal::NoLease);
-    };
-    match identities
-        .slot(identity)
-        .reserve(request, identity, session, session.this_tick(request))
-    {
-        Ok(run) => Ok(session.took(run, identity)),
-        Err(refusal) => mint_elsewhere(identities, request, lanes, identity, refusal, session),
-    }
-}
-
-/// The lowest active identity at or above `from` within a lane.
-#[inline(always)]
-fn next_within(identities: &impl Identities, from: u64, lane: (u64, u64)) -> Option<u64> {
-    identities
-        .next_active(from.max(lane.0))
-        .filter(|identity| *identity < lane.1)
-}
-
-/// The session's own identity has nothing in this tick.
-#[cold]
-#[inline(never)]
-fn mint_elsewhere(
-    identities: &impl Identities,
-    request: &Request<'_>,
-    lanes: &Lanes,
-    own: u64,
-    own_refusal: Refusal,
-    session: &mut Session,
-) -> Result<Minted, Refusal> {
-    let mut best = own_refusal;
-    let rounds = [
-        (own + 1, lanes.spill, session.this_tick(request)),
-        (0, lanes.home, TICK_MAX),
-    ];
-    for (from, lane, tick_limit) in rounds {
-        let mut candidate = next_within(identities, from, lane);
-        while let Some(identity) = candidate {
-            match identities
-                .slot(identity)
-                .reserve(request, identity, session, tick_limit)
-            {
-                Ok(run) => return Ok(session.took(run, identity)),
-                Err(refusal) => best = best.max(refusal),
-            }
-            candidate = next_within(identities, identity + 1, lane);
-        }
-        if tick_limit < TICK_MAX && best == Refusal::TickFull {
-            // Full for this tick only: the second round may open the next one and gives the final word.
-            best = Refusal::NoLease;
-        }
-    }
-    Err(best)
-}
-
-impl Session {
-    /// The tick that a session may go on with without opening one ahead of both its clock and its last id.
-    #[inline(always)]
-    fn this_tick(&self, request: &Request<'_>) -> u64 {
-        request.wall_tick.max(self.tick)
-    }
-
-    #[inline(always)]
-    fn took(&mut self, run: Run, identity: u64) -> Minted {
-        self.tick = run.tick;
-        self.identity = identity;
-        Minted { run, identity }
     }
 }
 

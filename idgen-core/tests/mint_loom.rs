@@ -63,6 +63,9 @@ const RACER_LATE: Walls = &[(14, 50), (17, 70)];
 const AT_11: Walls = &[(11, 50)];
 const AT_12: Walls = &[(12, 50)];
 const AT_14: Walls = &[(14, 50)];
+const AT_14_LATE: Walls = &[(14, 70)];
+const AT_20: Walls = &[(20, 50)];
+const BEYOND: Walls = &[(14, 50), (20, 70)];
 const TWICE_AT_11: Walls = &[(11, 50), (11, 50)];
 
 const NOBODY: Installers = &[&[]];
@@ -73,9 +76,20 @@ const INSTALL_FENCE: Installers = &[&[Op::Install(L2), Op::FenceMine]];
 const INSTALL_SHORT: Installers = &[&[Op::FenceFirst, Op::Install(L2_SHORT)]];
 const INSTALL_LOW: Installers = &[&[Op::FenceFirst, Op::Install(LOW), Op::Install(Lease::FIRST)]];
 const EXTEND_FENCE: Installers = &[&[Op::Extend(1, 14, 150), Op::FenceFirst]];
+/// The late one comes second: what the first installer does, loom tries first, and within the bound it does not
+/// find its way back to an extension that began before and ends after an install. That the scenario is met is
+/// shown by `an_extend_that_raises_whatever_it_meets_is_caught`.
 const EXTEND_LATE: Installers = &[
-    &[Op::Extend(1, 12, 500)],
     &[Op::FenceFirst, Op::Install(L2_SHORT)],
+    &[Op::Extend(1, 12, 500)],
+];
+/// The same with a ceiling that reaches over the window of the next generation.
+const EXTEND_LATE_OVER: Installers = &[&[Op::FenceFirst, Op::Install(L2)], &[Op::Extend(1, 30, 500)]];
+/// Three messages in no order.
+const THREE_WAYS: Installers = &[
+    &[Op::FenceFirst],
+    &[Op::Install(L2_SHORT)],
+    &[Op::Extend(1, 30, 500)],
 ];
 const FENCE_EXTEND: Installers = &[&[Op::FenceFirst, Op::Extend(2, 15, 500)]];
 /// The window before was wider than the one that follows.
@@ -127,6 +141,18 @@ fn a_narrower_window_counts_at_once() {
 #[test]
 fn a_late_extend_races_fence_and_install() {
     holds(Real::new, &[A_LATE], EXTEND_LATE);
+}
+
+/// A window that the late extension would widen, if it counted for the next generation.
+#[test]
+fn a_late_ceiling_races_fence_and_install() {
+    holds(Real::new, &[BEYOND], EXTEND_LATE_OVER);
+}
+
+#[test]
+fn extend_fence_and_install_race_each_other() {
+    holds(Real::new, &[AT_14_LATE], THREE_WAYS);
+    holds(Real::new, &[AT_20], THREE_WAYS);
 }
 
 #[test]
@@ -211,6 +237,20 @@ fn an_extend_that_creates_a_tag_is_caught() {
         })
     };
     caught(broken, &[A, B], FENCE_EXTEND, "never installed");
+}
+
+/// pd#4884 again, as it was: the late update counts for whoever is in office.
+#[test]
+fn an_extend_that_raises_whatever_it_meets_is_caught() {
+    let broken = || {
+        Copy::new(Rules {
+            extend_keeps_generation: false,
+            ..SOUND
+        })
+    };
+    caught(broken, &[AT_14_LATE], EXTEND_LATE, "after the deadline");
+    caught(broken, &[AT_20], EXTEND_LATE_OVER, "outside its window");
+    caught(broken, &[AT_20], THREE_WAYS, "outside its window");
 }
 
 #[test]

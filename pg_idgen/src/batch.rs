@@ -2,11 +2,14 @@
 
 use crate::call::{Call, uuid_result, v1_function};
 use crate::error::Error;
+use crate::mint::{self, Source};
 use crate::shmem::{Shared, shared};
-use crate::{snowflake, uuid7};
+use crate::snowflake::shard_argument;
+use crate::uuid7;
 use pgrx::pg_sys;
 
 v1_function!(idgen_snowflake_batch, snowflake_batch);
+v1_function!(idgen_snowflake_shard_batch, snowflake_shard_batch);
 v1_function!(idgen_uuidv7_batch, uuidv7_batch);
 
 /// Most ids claimed by one swap: what one millisecond of one identity has.
@@ -27,6 +30,7 @@ fn count(call: Call) -> Result<u64, Error> {
 #[derive(Clone, Copy)]
 struct SnowflakeBatch {
     shared: &'static Shared,
+    source: Source,
     left: u64,
     /// Next id of the run, and how many it still has.
     next: i64,
@@ -34,12 +38,20 @@ struct SnowflakeBatch {
 }
 
 fn snowflake_batch(call: Call) -> Result<pg_sys::Datum, Error> {
+    stream(call, |_| Ok(Source::BulkWorkers))
+}
+
+fn snowflake_shard_batch(call: Call) -> Result<pg_sys::Datum, Error> {
+    stream(call, |call| shard_argument(call, 1))
+}
+
+fn stream(call: Call, source: impl FnOnce(Call) -> Result<Source, Error>) -> Result<pg_sys::Datum, Error> {
     call.stream(
         || {
-            let left = count(call)?;
             Ok(SnowflakeBatch {
+                left: count(call)?,
+                source: source(call)?,
                 shared: shared().ok_or(Error::NotPreloaded)?,
-                left,
                 next: 0,
                 run: 0,
             })
@@ -49,7 +61,8 @@ fn snowflake_batch(call: Call) -> Result<pg_sys::Datum, Error> {
                 return Ok(None);
             }
             if batch.run == 0 {
-                (batch.next, batch.run) = snowflake::mint_run(batch.shared, batch.left.min(RUN_MAX))?;
+                let ids = mint::ids(batch.shared, batch.source, batch.left.min(RUN_MAX))?;
+                (batch.next, batch.run) = (ids.first, ids.len);
             }
             let id = batch.next;
             // The last id of a run has no successor that anybody uses.

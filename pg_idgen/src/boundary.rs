@@ -3,13 +3,15 @@
 
 use crate::call::{Call, bigint_datum, uuid_result, v1_function};
 use crate::error::Error;
-use crate::parse::{POSTGRES_EPOCH_MS, named_format};
-use crate::snowflake::WORKER_FORMAT;
+use crate::formats::{Registry, format_argument};
+use crate::parse::POSTGRES_EPOCH_MS;
 use idgen_core::uuidv7;
 use pgrx::pg_sys;
 
 v1_function!(idgen_snowflake_min, snowflake_min);
 v1_function!(idgen_snowflake_max, snowflake_max);
+v1_function!(idgen_snowflake_min_registered, snowflake_min_registered);
+v1_function!(idgen_snowflake_max_registered, snowflake_max_registered);
 v1_function!(idgen_uuidv7_min, uuidv7_min);
 v1_function!(idgen_uuidv7_max, uuidv7_max);
 v1_function!(idgen_cursor_floor, cursor_floor);
@@ -21,12 +23,22 @@ pub fn unix_us(call: Call, index: usize) -> Result<i64, Error> {
 }
 
 fn snowflake_min(call: Call) -> Result<pg_sys::Datum, Error> {
-    let format = named_format(call.text(1)?.ok_or(Error::NullArgument { name: "format" })?)?;
+    let format = format_argument(call, 1, Registry::CompiledIn)?;
     Ok(pg_sys::Datum::from(format.lowest_id_at(unix_us(call, 0)?)))
 }
 
 fn snowflake_max(call: Call) -> Result<pg_sys::Datum, Error> {
-    let format = named_format(call.text(1)?.ok_or(Error::NullArgument { name: "format" })?)?;
+    let format = format_argument(call, 1, Registry::CompiledIn)?;
+    Ok(pg_sys::Datum::from(format.highest_id_at(unix_us(call, 0)?)))
+}
+
+fn snowflake_min_registered(call: Call) -> Result<pg_sys::Datum, Error> {
+    let format = format_argument(call, 1, Registry::All)?;
+    Ok(pg_sys::Datum::from(format.lowest_id_at(unix_us(call, 0)?)))
+}
+
+fn snowflake_max_registered(call: Call) -> Result<pg_sys::Datum, Error> {
+    let format = format_argument(call, 1, Registry::All)?;
     Ok(pg_sys::Datum::from(format.highest_id_at(unix_us(call, 0)?)))
 }
 
@@ -53,9 +65,10 @@ fn cursor_floor(call: Call) -> Result<pg_sys::Datum, Error> {
     if overlap.time < 0 {
         return Err(wrong("the overlap must not be negative"));
     }
-    let Some(parts) = WORKER_FORMAT.parse(id) else {
+    let format = format_argument(call, 2, Registry::CompiledIn)?;
+    let Some(parts) = format.parse(id) else {
         return Ok(call.null());
     };
     let at_us = (parts.unix_ms.0.cast_signed() * 1_000).saturating_sub(overlap.time);
-    Ok(bigint_datum(WORKER_FORMAT.lowest_id_at(at_us)).unwrap_or_else(|| call.null()))
+    Ok(bigint_datum(format.lowest_id_at(at_us)).unwrap_or_else(|| call.null()))
 }

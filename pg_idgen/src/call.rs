@@ -86,6 +86,11 @@ impl Call {
         self.arg(index).map(|datum| datum.value() as i32)
     }
 
+    /// Argument of SQL type boolean.
+    pub fn boolean(self, index: usize) -> Option<bool> {
+        self.arg(index).map(|datum| datum.value() != 0)
+    }
+
     /// Argument of SQL type interval.
     pub fn interval(self, index: usize) -> Option<pg_sys::Interval> {
         // SAFETY: a non-null interval datum points to an Interval.

@@ -30,7 +30,7 @@ pub enum Error {
     /// IG009
     FormatMismatch { detail: String },
     /// IG010
-    EndOfEpoch { format: &'static str },
+    EndOfEpoch { format: String },
     /// IG011
     NotPreloaded,
     /// IG012
@@ -41,12 +41,18 @@ pub enum Error {
     NotOwnerOfTag { tag: String, owner: String },
     /// 42704
     UnknownRole { role: String },
+    /// IG014
+    ShardNotLeased { shard: u16, waited_ms: u64 },
+    /// 22004
+    NoShardNamed,
     /// IG015
     MillisecondWait { waited_ms: u64 },
     /// IG016
     TagExists { tag: String },
     /// IG017
     SegmentTableFull { segments_max: usize },
+    /// IG018
+    FormatExists { name: String },
     /// IG101
     OtherBoot,
     /// IG102
@@ -74,6 +80,13 @@ pub enum Error {
     /// XX000
     Internal { message: String },
 }
+
+/// The SQLSTATEs that `idgen.stats` counts: all of class IG.
+pub const REFUSALS: [&str; 23] = [
+    "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
+    "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG101", "IG102", "IG103", "IG104", "IG105",
+    "IG106",
+];
 
 struct Report {
     sqlstate: &'static str,
@@ -106,41 +119,18 @@ pub fn clip(name: &str) -> String {
 }
 
 impl Error {
-    /// The table: generators and tags first, then what only the daemon and administrators see.
+    /// The table: what concerns everything first, then snowflakes, tags, and what only the daemon and administrators see.
     fn report(self) -> Report {
         match self {
-            Self::NoLease { waited_ms } => report(
-                "IG001",
-                "no snowflake lease on this server",
-                format!("No worker identity is open in shared memory; waited {waited_ms} ms."),
-                START_DAEMON,
-            ),
-            Self::WindowUsedUp => report(
-                "IG002",
-                "the granted window of every snowflake lease is used up",
-                "The wall clock is above the ceiling that the daemon has been granted.",
-                "Check the clock of this server (chronyc tracking) and that idgend is renewing: idgenctl status.",
-            ),
-            Self::ClockBehind { behind_ms, limit_ms } => report(
-                "IG003",
-                "the wall clock went back too far",
-                format!(
-                    "It is {behind_ms} ms behind the last id; idgen.max_clock_rewind_ms is {limit_ms} ms."
-                ),
-                "Minting goes on by itself when the clock has caught up; find out who stepped it.",
-            ),
-            Self::DeadlinePassed { waited_ms } => report(
-                "IG004",
-                "the snowflake lease of this server has passed its deadline",
-                format!("The daemon has not renewed in time; waited {waited_ms} ms."),
-                START_DAEMON,
-            ),
-            Self::EndOfEpoch { format } => report(
-                "IG010",
-                format!("format \"{format}\" has reached the end of its epoch"),
-                "Its timestamp bits are used up; ids are never wrapped.",
-                "Move the column to another format.",
-            ),
+            Self::NoLease { .. }
+            | Self::WindowUsedUp
+            | Self::ClockBehind { .. }
+            | Self::DeadlinePassed { .. }
+            | Self::EndOfEpoch { .. }
+            | Self::FormatExists { .. }
+            | Self::ShardNotLeased { .. }
+            | Self::NoShardNamed
+            | Self::MillisecondWait { .. } => self.snowflake_report(),
             Self::NotPreloaded => report(
                 "IG011",
                 "pg_idgen is not preloaded",
@@ -152,12 +142,6 @@ impl Error {
                 "this server is in recovery",
                 "A standby issues no snowflakes and no segment ids.",
                 "Use the primary, or idgen_uuidv7(), which works on a standby.",
-            ),
-            Self::MillisecondWait { waited_ms } => report(
-                "IG015",
-                "waited too long for the next millisecond",
-                format!("The wall clock has hardly moved for {waited_ms} ms."),
-                "Check the clock of this server.",
             ),
             Self::UnknownTag { .. }
             | Self::TagExhausted { .. }
@@ -176,6 +160,68 @@ impl Error {
             Self::OutOfMemory => report("53200", "out of memory", "", ""),
             Self::Internal { message } => report("XX000", message, "", "Please report this."),
             other => other.control_report(),
+        }
+    }
+
+    fn snowflake_report(self) -> Report {
+        match self {
+            Self::NoLease { waited_ms } => report(
+                "IG001",
+                "no snowflake lease on this server",
+                format!("No worker identity is open in shared memory; waited {waited_ms} ms."),
+                START_DAEMON,
+            ),
+            Self::WindowUsedUp => report(
+                "IG002",
+                "the granted window of every snowflake lease is used up",
+                "The wall clock is above the ceiling that the daemon has been granted.",
+                "Check the clock of this server (chronyc tracking) and that idgend is renewing: idgenctl status.",
+            ),
+            Self::ClockBehind { behind_ms, limit_ms } => report(
+                "IG003",
+                "the wall clock went back too far",
+                format!(
+                    "It is {behind_ms} ms behind; {limit_ms} ms are allowed (idgen.clock_policy, idgen.max_clock_rewind_ms)."
+                ),
+                "Minting goes on by itself when the clock has caught up; find out who stepped it.",
+            ),
+            Self::DeadlinePassed { waited_ms } => report(
+                "IG004",
+                "the snowflake lease of this server has passed its deadline",
+                format!("The daemon has not renewed in time; waited {waited_ms} ms."),
+                START_DAEMON,
+            ),
+            Self::EndOfEpoch { format } => report(
+                "IG010",
+                format!("format \"{format}\" has reached the end of its epoch"),
+                "Its timestamp bits are used up; ids are never wrapped.",
+                "Move the column to another format.",
+            ),
+            Self::FormatExists { name } => report(
+                "IG018",
+                format!("format \"{name}\" is registered already, with another layout"),
+                "A format is registered once and never changed: ids of it may exist.",
+                "Choose another name.",
+            ),
+            Self::MillisecondWait { waited_ms } => report(
+                "IG015",
+                "waited too long for the next millisecond",
+                format!("The wall clock has hardly moved for {waited_ms} ms."),
+                "Check the clock of this server.",
+            ),
+            Self::ShardNotLeased { shard, waited_ms } => report(
+                "IG014",
+                format!("logical shard {shard} is not leased to this server"),
+                format!("It is not open in shared memory; waited {waited_ms} ms."),
+                "View idgen.slots shows the shards of this server; the daemon leases those of its configuration ([shards] ids).",
+            ),
+            Self::NoShardNamed => report(
+                "22004",
+                "no shard is named",
+                "The argument is null and idgen.shard is not set.",
+                "Name the shard, or set idgen.shard for the session, the role, the database or the function.",
+            ),
+            other => Self::unlisted(&other),
         }
     }
 
@@ -301,6 +347,7 @@ impl Error {
             detail,
             hint,
         } = self.report();
+        crate::stats::count_refusal(sqlstate);
         let parts = [message.as_str(), detail.as_str(), hint];
         let [message, detail, hint] = parts.map(|text| (text.as_ptr().cast::<c_char>(), text.len()));
         // SAFETY: sqlstate has five bytes by the tables above; the others are given with their lengths, and

@@ -1,6 +1,7 @@
 //! Every setting of the extension.
 
-use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use idgen_core::clock::REWIND_MS_MIN;
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
 /// How long a caller waits for a lease that is likely to come back. Two seconds cover a crash-restart of
 /// Postgres (0.2 s) and the daemon's poll (0.5 s) twice over.
@@ -11,6 +12,27 @@ static SEGMENT_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(2_000);
 
 /// How far the wall clock may be behind the ids before minting is refused.
 static MAX_CLOCK_REWIND_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+
+/// What to do about a wall clock that is behind its own maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum ClockPolicy {
+    /// Go on from the last millisecond, up to `idgen.max_clock_rewind_ms`.
+    #[name = c"tolerant"]
+    Tolerant,
+    /// Refuse beyond [`REWIND_MS_MIN`].
+    #[name = c"halt"]
+    Halt,
+}
+
+static CLOCK_POLICY: GucSetting<ClockPolicy> = GucSetting::<ClockPolicy>::new(ClockPolicy::Tolerant);
+
+/// How many of the server's workers are for batches and for what spills over; 0: all serve all.
+static BULK_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(0);
+
+/// The shard of `idgen_snowflake(NULL)`; -1: none.
+static SHARD: GucSetting<i32> = GucSetting::<i32>::new(-1);
+
+static TRACK_IDS: GucSetting<bool> = GucSetting::<bool>::new(true);
 
 /// Refill workers at a time. Two, so that one slow database does not stop the others, out of the default
 /// `max_worker_processes = 8`.
@@ -28,8 +50,24 @@ pub fn lease_wait_ms() -> u64 {
 pub fn segment_wait_ms() -> u64 {
     non_negative(SEGMENT_WAIT_MS.get())
 }
-pub fn max_clock_rewind_ms() -> u64 {
-    non_negative(MAX_CLOCK_REWIND_MS.get())
+/// How far the wall clock may be behind its maximum, by the policy.
+#[inline(always)]
+pub fn clock_rewind_ms_max() -> u64 {
+    match CLOCK_POLICY.get() {
+        ClockPolicy::Tolerant => non_negative(MAX_CLOCK_REWIND_MS.get()),
+        ClockPolicy::Halt => REWIND_MS_MIN,
+    }
+}
+#[inline(always)]
+pub fn bulk_slots() -> u32 {
+    BULK_SLOTS.get().cast_unsigned()
+}
+pub fn shard() -> Option<i32> {
+    Some(SHARD.get()).filter(|shard| *shard >= 0)
+}
+#[inline(always)]
+pub fn track_ids() -> bool {
+    TRACK_IDS.get()
 }
 pub fn max_refill_workers() -> usize {
     MAX_REFILL_WORKERS.get().clamp(1, REFILL_WORKERS_MAX as i32) as usize
@@ -43,6 +81,35 @@ fn non_negative(value: i32) -> u64 {
 }
 
 pub fn define() {
+    define_clock();
+    define_snowflakes();
+    define_segments();
+    // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
+    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
+}
+
+fn define_clock() {
+    GucRegistry::define_int_guc(
+        c"idgen.max_clock_rewind_ms",
+        c"How far the wall clock may be behind its own maximum before minting is refused.",
+        c"With idgen.clock_policy = tolerant. Within it ids go on from the last millisecond; beyond it calls fail with SQLSTATE IG003 until the clock has caught up.",
+        &MAX_CLOCK_REWIND_MS,
+        5,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_enum_guc(
+        c"idgen.clock_policy",
+        c"What happens when the wall clock is behind its own maximum.",
+        c"tolerant: ids go on from the last millisecond, up to idgen.max_clock_rewind_ms. halt: more than 5 ms behind, calls fail with SQLSTATE IG003. Either way minting goes on by itself when the clock has caught up.",
+        &CLOCK_POLICY,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+}
+
+fn define_snowflakes() {
     GucRegistry::define_int_guc(
         c"idgen.lease_wait_ms",
         c"How long idgen_snowflake() waits for a lease that is likely to come back.",
@@ -54,6 +121,37 @@ pub fn define() {
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
+        c"idgen.bulk_slots",
+        c"How many of the server's worker identities are for batches and for what spills over.",
+        c"The highest ones; single ids then come from the others, of which one is always left, and a backfill by idgen_snowflake_batch() does not starve them. 0: all serve all.",
+        &BULK_SLOTS,
+        0,
+        1_023,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.shard",
+        c"The logical shard of idgen_snowflake(NULL) and idgen_snowflake_batch(n, NULL).",
+        c"May be set per database, role, function or session. -1: none; the shard must be named in the call then.",
+        &SHARD,
+        -1,
+        crate::shmem::SHARDS as i32 - 1,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"idgen.track_ids",
+        c"Count ids per worker, shard and role in idgen.stats.",
+        c"Costs about a nanosecond per id.",
+        &TRACK_IDS,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+}
+
+fn define_segments() {
+    GucRegistry::define_int_guc(
         c"idgen.segment_wait_ms",
         c"How long idgen_segment() waits for the next range of its tag.",
         c"When it is over the call fails with SQLSTATE IG007 and says what held the refill up.",
@@ -61,16 +159,6 @@ pub fn define() {
         1,
         600_000,
         GucContext::Userset,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"idgen.max_clock_rewind_ms",
-        c"How far the wall clock may be behind the ids before minting is refused.",
-        c"Within it ids go on from the last millisecond; beyond it calls fail with SQLSTATE IG003 until the clock has caught up.",
-        &MAX_CLOCK_REWIND_MS,
-        5,
-        3_600_000,
-        GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
@@ -100,6 +188,4 @@ pub fn define() {
         max_segments_context,
         GucFlags::default(),
     );
-    // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
-    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
 }

@@ -25,12 +25,16 @@ mod clock;
 mod codec;
 mod control;
 mod error;
+mod formats;
 mod guc;
+mod local;
+mod mint;
 mod owner;
 mod parse;
 mod segment;
 mod shmem;
 mod snowflake;
+mod stats;
 mod uuid7;
 mod worker;
 
@@ -43,6 +47,7 @@ pub extern "C-unwind" fn _PG_init() {
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     guc::define();
     segment::define_callbacks();
+    stats::define_callback();
     if shmem::preloading() {
         shmem::request();
         worker::register_launcher();

@@ -1,8 +1,9 @@
 //! `idgen_parse()` and `idgen_timestamp()`: what an id says about itself. NULL for what is not such an id.
 
 use crate::call::{Call, bigint_datum, integer_datum, v1_function};
-use crate::error::{Error, clip};
-use idgen_core::format::{self, Format, Parts};
+use crate::error::Error;
+use crate::formats::{Registry, format_argument};
+use idgen_core::format::Parts;
 use idgen_core::uuidv7;
 use pgrx::pg_sys;
 
@@ -11,33 +12,36 @@ pub const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
 
 v1_function!(idgen_parse_bigint, parse_bigint);
 v1_function!(idgen_parse_uuid, parse_uuid);
+v1_function!(idgen_parse_registered, parse_registered);
+v1_function!(idgen_timestamp_registered, timestamp_registered);
 v1_function!(idgen_timestamp_bigint, timestamp_bigint);
 v1_function!(idgen_timestamp_uuid, timestamp_uuid);
 
 /// A timestamptz datum. 48 bits of ms end in the year 10889, far below Postgres' 294276.
-fn timestamptz(unix_ms: u64) -> Option<pg_sys::Datum> {
+pub fn timestamptz(unix_ms: u64) -> Option<pg_sys::Datum> {
     bigint_datum((unix_ms.cast_signed() - POSTGRES_EPOCH_MS) * 1_000)
 }
 
 /// Arguments `id`, `format` of a strict function.
-fn parts(call: Call) -> Result<Option<Parts>, Error> {
+fn parts(call: Call, registry: Registry) -> Result<Option<Parts>, Error> {
     let id = call.bigint(0).ok_or(Error::NullArgument { name: "id" })?;
-    Ok(named_format(call.text(1)?.ok_or(Error::NullArgument { name: "format" })?)?.parse(id))
-}
-
-pub fn named_format(name: &str) -> Result<&'static Format, Error> {
-    format::by_name(name).ok_or_else(|| Error::InvalidParameter {
-        message: format!("id format \"{}\" is not known", clip(name)),
-        hint: "Known formats: classic, regional, sharded.",
-    })
+    Ok(format_argument(call, 1, registry)?.parse(id))
 }
 
 fn parse_bigint(call: Call) -> Result<pg_sys::Datum, Error> {
-    let Some(parts) = parts(call)? else {
+    fields(call, parts(call, Registry::CompiledIn)?)
+}
+
+fn parse_registered(call: Call) -> Result<pg_sys::Datum, Error> {
+    fields(call, parts(call, Registry::All)?)
+}
+
+fn fields(call: Call, parts: Option<Parts>) -> Result<pg_sys::Datum, Error> {
+    let Some(parts) = parts else {
         return Ok(call.null());
     };
-    // Every field has at most 13 bits.
-    let small = |value: u64| integer_datum(value as i32);
+    // Regions and versions of registered formats can be wide; what does not fit an integer is no use to a person.
+    let small = |value: u64| i32::try_from(value).ok().and_then(integer_datum);
     let node = |is_shard: bool| {
         if parts.is_shard == is_shard {
             small(parts.node)
@@ -64,7 +68,15 @@ fn parse_uuid(call: Call) -> Result<pg_sys::Datum, Error> {
 }
 
 fn timestamp_bigint(call: Call) -> Result<pg_sys::Datum, Error> {
-    Ok(parts(call)?
+    time(call, parts(call, Registry::CompiledIn)?)
+}
+
+fn timestamp_registered(call: Call) -> Result<pg_sys::Datum, Error> {
+    time(call, parts(call, Registry::All)?)
+}
+
+fn time(call: Call, parts: Option<Parts>) -> Result<pg_sys::Datum, Error> {
+    Ok(parts
         .and_then(|parts| timestamptz(parts.unix_ms.0))
         .unwrap_or_else(|| call.null()))
 }

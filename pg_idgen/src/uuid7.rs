@@ -4,9 +4,9 @@ use crate::boundary::unix_us;
 use crate::call::{Call, own_pid, uuid_result, v1_function};
 use crate::clock;
 use crate::error::Error;
+use crate::local::Local;
 use idgen_core::uuidv7::{Generator, RandomPool};
 use pgrx::pg_sys;
-use std::cell::RefCell;
 
 struct State {
     generator: Generator,
@@ -15,10 +15,11 @@ struct State {
     pid: i32,
 }
 
-thread_local! {
-    static STATE: RefCell<State> =
-        const { RefCell::new(State { generator: Generator::new(), pool: RandomPool::new(), pid: 0 }) };
-}
+static STATE: Local<State> = Local::new(State {
+    generator: Generator::new(),
+    pool: RandomPool::new(),
+    pid: 0,
+});
 
 v1_function!(idgen_uuidv7, uuidv7);
 v1_function!(idgen_uuidv7_at, uuidv7_at);
@@ -34,7 +35,7 @@ fn uuidv7(_call: Call) -> Result<pg_sys::Datum, Error> {
 /// XX000 when the strong random source fails.
 #[inline(always)]
 pub fn next() -> Result<[u8; 16], Error> {
-    STATE.with_borrow_mut(|state| {
+    STATE.with(|state| {
         let random = random(state)?;
         Ok(state.generator.next(clock::wall_ns(), random))
     })
@@ -43,7 +44,7 @@ pub fn next() -> Result<[u8; 16], Error> {
 /// Backfill: the time is the caller's, the order is nobody's.
 fn uuidv7_at(call: Call) -> Result<pg_sys::Datum, Error> {
     let at_us = unix_us(call, 0)?;
-    let random = STATE.with_borrow_mut(random)?;
+    let random = STATE.with(random)?;
     uuid_result(
         idgen_core::uuidv7::at(at_us, random).ok_or(Error::TimeOutOfRange {
             what: "a UUID version 7",

@@ -302,6 +302,7 @@ fn publish(shared: &Shared, slot: &SegmentSlot, granted: &Granted, incarnation: 
     let published = {
         let _locked = shared.lock_segments();
         slot.high_water.fetch_max(granted.range.last(), Ordering::AcqRel);
+        slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
         slot.buffer.publish(range)
     };
     match published {

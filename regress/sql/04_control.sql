@@ -32,7 +32,7 @@ END $$;
 SELECT pg_temp.install(contract => 0), pg_temp.install(contract => 2);
 SELECT pg_temp.install(boot => gen_random_uuid());
 SELECT pg_temp.install(format => 'regional'), pg_temp.install(format => 'sharded'), pg_temp.install(format => 'nonsense');
-SELECT pg_temp.install(kind => 'shard'), pg_temp.install(kind => ''), pg_temp.install(identity => -1), pg_temp.install(identity => 1024);
+SELECT pg_temp.install(kind => 'shard'), pg_temp.install(kind => ''), pg_temp.install(kind => 'shard', format => 'sharded', identity => 8192), pg_temp.install(identity => -1), pg_temp.install(identity => 1024);
 SELECT pg_temp.install(epoch => -1), pg_temp.install(revision => -1);
 SELECT pg_temp.install(floor_in => -3000000000000), pg_temp.install(floor_in => 10, ceiling_in => 9), pg_temp.install(ceiling_in => 86500000);
 SELECT pg_temp.install(deadline_in => 0), pg_temp.install(deadline_in => -5000);
@@ -52,14 +52,14 @@ SELECT (p).worker, (p).ts BETWEEN clock_timestamp() - interval '10 s' AND clock_
 
 -- Extend raises, never lowers, and only the token that is open.
 CREATE FUNCTION pg_temp.extend(revision bigint, ceiling_in bigint, deadline_in bigint) RETURNS boolean LANGUAGE sql AS $$
-    SELECT idgen.extend_lease(1, c.boot_id, 'worker', 7, 0, revision, c.wall_ms + ceiling_in, c.boottime_ms + deadline_in, NULL, NULL)
+    SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 7, 0, revision, c.wall_ms + ceiling_in, c.boottime_ms + deadline_in, NULL, NULL)
       FROM idgen.server_clock() c
 $$;
 SELECT pg_temp.extend(10, 900000, 1200000), pg_temp.extend(10, 1, 1), pg_temp.extend(9, 900000, 1200000), pg_temp.extend(11, 900000, 1200000);
 SELECT ceiling_lead_ms BETWEEN 890000 AND 900000 AS lead, deadline_in_ms BETWEEN 1190000 AND 1200000 AS deadline FROM idgen.slots;
-SELECT idgen.extend_lease(2, :'boot_id', 'worker', 7, 0, 10, 1, 1, NULL, NULL);
-SELECT idgen.extend_lease(1, gen_random_uuid(), 'worker', 7, 0, 10, 1, 1, NULL, NULL);
-SELECT idgen.extend_lease(1, NULL, 'worker', 7, 0, 10, 1, 1, NULL, NULL);
+SELECT idgen.extend_lease(2, :'boot_id', 'classic', 'worker', 7, 0, 10, 1, 1, NULL, NULL);
+SELECT idgen.extend_lease(1, gen_random_uuid(), 'classic', 'worker', 7, 0, 10, 1, 1, NULL, NULL);
+SELECT idgen.extend_lease(1, NULL, 'classic', 'worker', 7, 0, 10, 1, 1, NULL, NULL);
 
 -- Fence: exact, repeatable, final.
 SELECT (idgen_parse(idgen_snowflake())).ts AS last \gset
@@ -125,12 +125,12 @@ SELECT idgen.grant_daemon('no such role');
 
 -- A deadline that the word cannot hold is its end, never an earlier one.
 SELECT pg_temp.install(epoch => 40, identity => 9);
-SELECT idgen.extend_lease(1, boot_id, 'worker', 9, 40, 10, wall_ms, 2199023255553, NULL, NULL) FROM idgen.server_clock();
+SELECT idgen.extend_lease(1, boot_id, 'classic', 'worker', 9, 40, 10, wall_ms, 2199023255553, NULL, NULL) FROM idgen.server_clock();
 SELECT state, deadline_in_ms > 600000 AS never_lowered FROM idgen.slots WHERE identity = 9;
 SELECT idgen.fence_lease(boot_id, 'worker', 9, 40, 10) IS NOT NULL AS fenced FROM idgen.server_clock();
 -- The data directory remembers its cell, whatever shared memory has forgotten (restarts: e2e).
 SELECT trim(pg_read_file('pg_idgen_cell'), E'\n') AS cell;
 -- One daemon per server; the claim ends with its session.
-SELECT idgen.claim_server() AS mine, idgen.claim_server() AS still_mine;
+SELECT idgen.claim_server('worker') AS mine, idgen.claim_server('worker') AS still_mine;
 \c -
-DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server(); PERFORM pg_sleep(0.01); END LOOP; END $$;
+DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server('worker'); PERFORM pg_sleep(0.01); END LOOP; END $$;

@@ -27,6 +27,14 @@ SET idgen.lease_wait_ms = 0;
 SELECT count(idgen.fence_lease(c.boot_id, s.kind, s.identity, s.token_epoch, s.token_revision)) > 0
   FROM idgen.slots s, idgen.server_clock() c WHERE s.state <> 'fenced';
 SELECT pg_temp.refusal('SELECT idgen_snowflake()');
+SELECT pg_temp.refusal('SELECT idgen_snowflake(7)');
+SELECT pg_temp.refusal('SELECT idgen_snowflake(NULL)');
+SELECT pg_temp.refusal('SELECT idgen_snowflake(8192)');
+BEGIN;
+SELECT idgen.register_format('taken', '2020-01-01+00', 41, 10, 12);
+SELECT pg_temp.refusal($$SELECT idgen.register_format('taken', '2020-01-01+00', 41, 11, 11)$$);
+SELECT pg_temp.refusal($$SELECT idgen.register_format('x', '2020-01-01+00', 41, 11, 12)$$);
+ROLLBACK;
 SELECT pg_temp.refusal($$SELECT idgen_segment('missing')$$);
 SELECT idgen_create_segment('one', limit_id => 1), idgen_segment('one');
 SELECT pg_temp.refusal($$SELECT idgen_segment('one')$$);

@@ -17,6 +17,8 @@ pub struct Rules {
     pub floor_checked: bool,
     /// An extend never creates a tag.
     pub extend_requires_tag: bool,
+    /// An extend raises the generation that it names, not the one that it meets.
+    pub extend_keeps_generation: bool,
     /// An install swaps the word before it writes ceiling and deadline.
     pub word_first: bool,
     /// A new tick needs the tags of the word's generation.
@@ -33,6 +35,7 @@ impl Rules {
         fence_fills: true,
         floor_checked: true,
         extend_requires_tag: true,
+        extend_keeps_generation: true,
         word_first: true,
         tags_checked: true,
         newer_tag_stays: true,
@@ -180,8 +183,12 @@ impl Layout for Copy {
 
     fn extend(&self, generation: u64, ceiling: u64, dead: u64) {
         let create = !self.rules.extend_requires_tag;
-        if self.raise(&self.ceiling, generation, ceiling, create) {
-            self.raise(&self.dead, generation, dead, create);
+        let met = |tagged: &AtomicU64| match self.rules.extend_keeps_generation {
+            true => generation,
+            false => unpack(tagged.load(Ordering::Acquire)).0,
+        };
+        if self.raise(&self.ceiling, met(&self.ceiling), ceiling, create) {
+            self.raise(&self.dead, met(&self.dead), dead, create);
         }
     }
 }

@@ -395,9 +395,9 @@ fn a_second_sigterm_changes_nothing() {
     assert_eq!(held, 0, "everything was released");
 }
 
-/// The fault every library with one generator per request has: INCIDENTS.md 42.
+/// hutool#949, zheng-ji/goSnowFlake#11 and others: one generator per request or process.
 #[test]
-fn two_hundred_connections_share_one_worker_without_a_duplicate() {
+fn incident_42_two_hundred_connections_share_one_worker_without_a_duplicate() {
     const SESSIONS: usize = 200;
     const IDS: i32 = 10_000;
     let server = Server::with(ServerOptions {

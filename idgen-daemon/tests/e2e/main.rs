@@ -11,11 +11,15 @@
 mod kit;
 
 #[cfg(test)]
+mod clock;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
 mod lease;
+#[cfg(test)]
+mod order;
 #[cfg(test)]
 mod refusal;
 #[cfg(test)]

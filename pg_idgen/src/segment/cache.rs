@@ -5,6 +5,7 @@
 //! every backend as it does for its own catalogues, and the callback here empties the cache.
 
 use super::leaf;
+use crate::local::Local;
 use crate::owner::Tables;
 use crate::shmem::SegmentSlot;
 use pgrx::pg_sys;
@@ -35,9 +36,10 @@ const NOTHING: Last = Last {
     slot: None,
 };
 
+/// The tag used last: most sessions have one.
+static LAST: Local<Last> = Local::new(NOTHING);
+
 thread_local! {
-    /// The tag used last: most sessions have one.
-    static LAST: RefCell<Last> = const { RefCell::new(NOTHING) };
     static KNOWN: RefCell<HashMap<Vec<u8>, (pg_sys::Oid, Place)>> = RefCell::default();
     /// The relations whose change makes what is remembered void.
     static TABLES: Cell<[pg_sys::Oid; 3]> = const { Cell::new([pg_sys::InvalidOid; 3]) };
@@ -46,7 +48,7 @@ thread_local! {
 /// The place of the tag used last, if it is this one.
 #[inline(always)]
 pub fn last(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
-    LAST.with_borrow(|last| {
+    LAST.with(|last| {
         if last.user == user && last.tag[..last.length] == *tag {
             last.slot
         } else {
@@ -81,7 +83,7 @@ pub fn remember(tag: &[u8], user: pg_sys::Oid, slot: Place, tables: Tables) {
 }
 
 fn set_last(tag: &[u8], user: pg_sys::Oid, slot: Place) {
-    LAST.with_borrow_mut(|last| {
+    LAST.with(|last| {
         if let Some(room) = last.tag.get_mut(..tag.len()) {
             room.copy_from_slice(tag);
             (last.length, last.user, last.slot) = (tag.len(), user, Some(slot));
@@ -90,7 +92,7 @@ fn set_last(tag: &[u8], user: pg_sys::Oid, slot: Place) {
 }
 
 pub fn forget_all() {
-    LAST.with_borrow_mut(|last| *last = NOTHING);
+    LAST.set(NOTHING);
     KNOWN.with_borrow_mut(HashMap::clear);
 }
 

@@ -26,7 +26,7 @@ fn segment_buffers(call: Call) -> Result<pg_sys::Datum, Error> {
     Ok(rows.done())
 }
 
-fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 10] {
+fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 11] {
     let granted_ms = slot.granted_boot_ms.load(Relaxed);
     let blocker_pid = slot.blocker_pid.load(Relaxed) as i32;
     [
@@ -48,5 +48,6 @@ fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 10] {
         } else {
             integer_datum(blocker_pid)
         },
+        unsigned_datum(slot.ids()),
     ]
 }

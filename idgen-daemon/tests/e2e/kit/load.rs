@@ -1,5 +1,6 @@
 //! Sessions that mint as fast as they can, over every fault, and write down what they were given.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,11 +16,16 @@ use super::wait::eventually_true;
 /// Three ids a row, some rows a statement: a statement is cut by a crash now and then.
 const MINT: &str =
     "SELECT idgen_snowflake(), idgen_segment('load'), uuid_send(idgen_uuidv7()) FROM generate_series(1, 20)";
+/// The same with a run of snowflakes; every other session does it so.
+const MINT_BATCH: &str =
+    "SELECT id, idgen_segment('load'), uuid_send(idgen_uuidv7()) FROM idgen_snowflake_batch(20) AS id";
 /// Between two tries to connect, or after a refusal: a pause, not a wait for anything.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// The ids of one statement, and when it ran.
 pub struct Batch {
+    /// Which session of Postgres: ids rise within one, whatever happens.
+    connection: u64,
     pub started: Instant,
     pub ended: Instant,
     pub snowflakes: Vec<i64>,
@@ -53,9 +59,10 @@ impl Load {
         let stop = Arc::new(AtomicBool::new(false));
         let statements = Arc::new(AtomicU64::new(0));
         let sessions = (0..sessions)
-            .map(|_| {
+            .map(|n| {
                 let (connect, stop, statements) = (server.connector(), stop.clone(), statements.clone());
-                thread::spawn(move || session(connect, &stop, &statements))
+                let mint = if n % 2 == 0 { MINT } else { MINT_BATCH };
+                thread::spawn(move || session(connect, mint, &stop, &statements))
             })
             .collect();
         Load {
@@ -86,18 +93,31 @@ impl Load {
     }
 }
 
-fn session(connect: impl Fn() -> Result<Client, Error>, stop: &AtomicBool, statements: &AtomicU64) -> Report {
+fn session(
+    connect: impl Fn() -> Result<Client, Error>,
+    mint: &str,
+    stop: &AtomicBool,
+    statements: &AtomicU64,
+) -> Report {
     let mut report = Report::default();
     while !stop.load(Ordering::Relaxed) {
         match connect() {
-            Ok(client) => mint_until_cut(client, stop, statements, &mut report),
+            Ok(client) => mint_until_cut(client, mint, stop, statements, &mut report),
             Err(_) => thread::sleep(RETRY_EVERY),
         }
     }
     report
 }
 
-fn mint_until_cut(mut client: Client, stop: &AtomicBool, statements: &AtomicU64, report: &mut Report) {
+fn mint_until_cut(
+    mut client: Client,
+    mint: &str,
+    stop: &AtomicBool,
+    statements: &AtomicU64,
+    report: &mut Report,
+) {
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+    let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     // The caller's choice must not weaken what a granted range rests on.
     if client.batch_execute("SET synchronous_commit = off").is_err() {
         report.disconnects += 1;
@@ -105,9 +125,10 @@ fn mint_until_cut(mut client: Client, stop: &AtomicBool, statements: &AtomicU64,
     }
     while !stop.load(Ordering::Relaxed) {
         let started = Instant::now();
-        match client.query(MINT, &[]) {
+        match client.query(mint, &[]) {
             Ok(rows) => {
                 report.batches.push(Batch {
+                    connection,
                     started,
                     ended: Instant::now(),
                     snowflakes: rows.iter().map(|row| row.get(0)).collect(),
@@ -156,6 +177,36 @@ impl Report {
 
     pub fn assert_unique(self, at_least: usize) {
         self.assert_unique_with(Vec::new(), at_least);
+    }
+
+    /// All of them, session by session.
+    pub fn snowflakes(&self) -> impl Iterator<Item = i64> + '_ {
+        self.batches
+            .iter()
+            .flat_map(|batch| batch.snowflakes.iter().copied())
+    }
+
+    /// Snowflakes and uuids rise within each session, over all of its statements.
+    pub fn assert_rising(&self) {
+        let mut last = HashMap::new();
+        for batch in &self.batches {
+            let (snowflake, uuid) = last.entry(batch.connection).or_insert((0, 0));
+            for id in &batch.snowflakes {
+                assert!(id > snowflake, "{id} after {snowflake} in one session");
+                *snowflake = *id;
+            }
+            for id in &batch.uuids {
+                assert!(id > uuid, "uuid {id:x} after {uuid:x} in one session");
+                *uuid = *id;
+            }
+        }
+    }
+
+    /// Every refusal of the run has this SQLSTATE, and there is one at least.
+    pub fn assert_refused_only_with(&self, sqlstate: &str) {
+        assert!(!self.refusals.is_empty(), "nothing was refused with {sqlstate}");
+        let other = self.refusals.iter().find(|(code, _)| code != sqlstate);
+        assert!(other.is_none(), "{other:?} beside {sqlstate}");
     }
 
     pub fn assert_no_refusal(&self) {

@@ -2,6 +2,7 @@
 
 pub mod daemon;
 pub mod etcd;
+pub mod fake_clock;
 pub mod http;
 pub mod load;
 pub mod process;
@@ -13,6 +14,7 @@ pub mod wait;
 
 pub use daemon::{Daemon, DaemonOptions, Store};
 pub use etcd::Etcd;
+pub use fake_clock::FakeClock;
 pub use load::Load;
 pub use scratch::Scratch;
 pub use server::{Server, ServerOptions};

@@ -11,7 +11,7 @@ use postgres::{Client, Config, NoTls};
 
 use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
 use super::wait::within;
-use super::{PATIENCE, Scratch, eventually, eventually_true};
+use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
 
 const DEBIAN_PG_CONFIG: &str = "/usr/lib/postgresql/15/bin/pg_config";
 const PORT: u16 = 5432;
@@ -26,6 +26,8 @@ pub struct ServerOptions {
     pub extension: bool,
     /// Its own system identifier instead of that of the shared template.
     pub own_identity: bool,
+    /// A wall clock that the test sets: [`Server::clock`].
+    pub fake_clock: bool,
     pub settings: Vec<String>,
 }
 
@@ -35,6 +37,7 @@ impl Default for ServerOptions {
             preload: true,
             extension: true,
             own_identity: false,
+            fake_clock: false,
             settings: Vec::new(),
         }
     }
@@ -42,6 +45,7 @@ impl Default for ServerOptions {
 
 pub struct Server {
     postmaster: Option<Process>,
+    clock: Option<FakeClock>,
     scratch: Scratch,
     _template: Option<Arc<Scratch>>,
 }
@@ -61,6 +65,7 @@ impl Server {
         }
         let mut server = Server {
             postmaster: None,
+            clock: options.fake_clock.then(|| FakeClock::new(&scratch)),
             scratch,
             _template: template,
         };
@@ -103,6 +108,11 @@ impl Server {
         self.scratch.path()
     }
 
+    /// Of a server that was started with `fake_clock`.
+    pub fn clock(&self) -> &FakeClock {
+        self.clock.as_ref().expect("a server with a fake clock")
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.scratch.join("server.log")).unwrap_or_default()
     }
@@ -130,6 +140,9 @@ impl Server {
     pub fn run(&mut self) {
         let mut command = ServerAccount::get().command(program("postgres"), self.scratch.path());
         command.arg("-D").arg(self.data_dir());
+        if let Some(clock) = &self.clock {
+            clock.preload_into(&mut command);
+        }
         self.postmaster = Some(Process::spawn(
             "postgres",
             command,

@@ -1,17 +1,18 @@
-//! The daemon's control functions: read the clocks, install, extend and fence leases; and what views show.
+//! The daemon's control functions: read the clocks, install, extend and fence leases.
+
+mod view;
 
 use crate::call::{
-    Call, bigint_datum, boolean_datum, in_recovery, integer_datum, text_datum, unsigned_datum, uuid_datum,
-    v1_function,
+    Call, boolean_datum, in_recovery, integer_datum, text_datum, unsigned_datum, uuid_datum, v1_function,
 };
 use crate::error::{Error, clip};
-use crate::shmem::{Shared, TokenCell, WORKERS, shared};
-use crate::snowflake::WORKER_FORMAT;
-use crate::{cell, clock};
+use crate::shmem::{Identity, Kind, PlanRefused, Shared, TokenCell, shared};
+use crate::{cell, clock, mint};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
-use idgen_core::format::{self, Format};
-use idgen_core::mint::{Identities, InstallError, Slot, SlotView};
+use idgen_core::format::layout::{moment_of, tick_of};
+use idgen_core::format::{EPOCH_2020, FormatPlan, SHARDED};
+use idgen_core::mint::{InstallError, Slot};
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,8 +26,6 @@ v1_function!(idgen_claim_server, claim_server);
 v1_function!(idgen_install_lease, install_lease);
 v1_function!(idgen_extend_lease, extend_lease);
 v1_function!(idgen_fence_lease, fence_lease);
-v1_function!(idgen_slot_states, slot_states);
-v1_function!(idgen_server_state, server_state);
 
 fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
@@ -43,14 +42,24 @@ fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
     ])
 }
 
-fn claim_server(_call: Call) -> Result<pg_sys::Datum, Error> {
+fn claim_server(call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
-    Ok(pg_sys::Datum::from(shared.claim_for_this_session()))
+    let kind = kind_argument(call, 0)?;
+    Ok(pg_sys::Datum::from(shared.claim_for_this_session(kind)))
+}
+
+fn kind_argument(call: Call, index: usize) -> Result<Kind, Error> {
+    let name = call.text(index)?.ok_or(Error::NullArgument { name: "kind" })?;
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    kind.ok_or_else(|| Error::InvalidParameter {
+        message: format!("lease kind \"{}\" is not known", clip(name)),
+        hint: "There are worker and shard.",
+    })
 }
 
 /// A lease's identity and token as the daemon names them.
 struct Named {
-    identity: usize,
+    identity: Identity,
     epoch: u64,
     revision: u64,
 }
@@ -58,24 +67,19 @@ struct Named {
 impl Named {
     /// Arguments `kind`, `identity`, `token_epoch`, `token_revision` from `first` on.
     fn from_args(call: Call, first: usize) -> Result<Self, Error> {
-        let kind = call.text(first)?.ok_or(Error::NullArgument { name: "kind" })?;
-        if kind != "worker" {
-            return Err(Error::InvalidParameter {
-                message: format!("lease kind \"{}\" is not known", clip(kind)),
-                hint: "This release leases workers.",
-            });
-        }
-        let identity = call
+        let kind = kind_argument(call, first)?;
+        let number = call
             .integer(first + 1)
             .ok_or(Error::NullArgument { name: "identity" })?;
-        let identity = usize::try_from(identity)
+        let number = usize::try_from(number)
             .ok()
-            .filter(|identity| *identity < WORKERS);
-        Ok(Self {
-            identity: identity.ok_or_else(|| Error::InvalidParameter {
-                message: format!("worker identity is not within 0 to {}", WORKERS - 1),
+            .filter(|number| *number < kind.count())
+            .ok_or_else(|| Error::InvalidParameter {
+                message: format!("{} identity is not within 0 to {}", kind.name(), kind.count() - 1),
                 hint: "",
-            })?,
+            })?;
+        Ok(Self {
+            identity: Identity { kind, number },
             epoch: unsigned(call, first + 2, "token_epoch")?,
             revision: unsigned(call, first + 3, "token_revision")?,
         })
@@ -84,14 +88,10 @@ impl Named {
     fn token(&self) -> (u64, u64) {
         (self.epoch, self.revision)
     }
-}
 
-impl TokenCell {
-    /// The token of the latest install, if there was one.
-    fn token(&self) -> Option<(u64, u64)> {
-        self.known
-            .load(Relaxed)
-            .then(|| (self.epoch.load(Relaxed), self.revision.load(Relaxed)))
+    fn cell_and_slot<'s>(&self, shared: &'s Shared) -> (&'s TokenCell, &'s Slot) {
+        let leases = shared.leases();
+        (leases.token(self.identity), leases.slot_of(self.identity))
     }
 }
 
@@ -134,30 +134,70 @@ fn anchor(call: Call, first: usize) -> Result<Option<ClockReading>, Error> {
     }))
 }
 
-/// Only what this release can mint: a worker format without fields that somebody would have to claim first.
-fn check_format(name: &str) -> Result<&'static Format, Error> {
-    let found = format::by_name(name).ok_or_else(|| Error::FormatMismatch {
-        detail: format!("Format \"{}\" is not known here.", clip(name)),
-    })?;
-    if found.name == WORKER_FORMAT.name {
-        return Ok(WORKER_FORMAT);
+/// What the daemon says of formats: the plan of its cell for workers, nothing but the constant for shards.
+fn formats_argument(call: Call, index: usize, kind: Kind) -> Result<Option<FormatPlan>, Error> {
+    let text = call.text(index)?.ok_or(Error::NullArgument { name: "formats" })?;
+    match kind {
+        Kind::Shard if text == SHARDED.name.as_str() => Ok(None),
+        Kind::Shard => Err(Error::FormatMismatch {
+            detail: format!(
+                "Logical shards are in format \"{}\", not \"{}\".",
+                SHARDED.name,
+                clip(text)
+            ),
+        }),
+        Kind::Worker => text.parse().map(Some).map_err(|error| Error::FormatMismatch {
+            detail: format!("\"{}\" is no plan of worker formats: {error}.", clip(text)),
+        }),
     }
-    let minted = WORKER_FORMAT.name;
-    Err(Error::FormatMismatch {
-        detail: format!("The cell's worker format is \"{name}\", this release mints \"{minted}\"."),
+}
+
+/// Publish the plan, before any ceiling that depends on it. Arithmetic only: the `control` lock is held.
+fn follow(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), PlanRefused> {
+    let Some(plan) = plan else { return Ok(()) };
+    shared.formats.follow(plan, || {
+        let workers = shared.leases().known();
+        let views = workers
+            .filter(|(identity, ..)| identity.kind == Kind::Worker)
+            .map(|(.., slot)| slot.view());
+        views
+            .filter(|view| view.open)
+            .map(|view| view.ceiling_tick)
+            .max()
+            .unwrap_or(0)
     })
 }
 
-/// The window of an install in ticks of the format: (floor, ceiling).
-fn window(call: Call, format: &Format) -> Result<(u64, u64), Error> {
+fn plan_refused(shared: &Shared, plan: Option<&FormatPlan>, refused: PlanRefused) -> Error {
+    let offered = plan.map(ToString::to_string).unwrap_or_default();
+    let now = shared
+        .formats
+        .plan_at(clock::wall())
+        .map(|(current, next)| match next {
+            Some((from, next)) => format!("{current}; {next} from {}", from.0),
+            None => current.to_string(),
+        })
+        .unwrap_or_default();
+    let why = match refused {
+        PlanRefused::Other => "does not follow from it",
+        PlanRefused::TooLate => "comes too late: ids of that time may have been granted in the old format",
+        PlanRefused::Full => "is one switch too many for one run of the server: restart it",
+    };
+    Error::FormatMismatch {
+        detail: format!("This server's workers mint \"{now}\"; the plan \"{offered}\" {why}."),
+    }
+}
+
+/// The window of an install in ticks: (floor, ceiling).
+fn window(call: Call) -> Result<(u64, u64), Error> {
     let floor_ms = unsigned(call, 8, "floor_ms")?;
     let ceiling_ms = unsigned(call, 9, "ceiling_ms")?;
     let wrong = |message: &str| Error::InvalidParameter {
         message: message.into(),
         hint: "",
     };
-    if floor_ms <= format.epoch.0 {
-        return Err(wrong("floor_ms is not above the epoch of the format"));
+    if floor_ms <= EPOCH_2020.0 {
+        return Err(wrong("floor_ms is not after 2020"));
     }
     if ceiling_ms < floor_ms {
         return Err(wrong("ceiling_ms is below floor_ms"));
@@ -167,17 +207,7 @@ fn window(call: Call, format: &Format) -> Result<(u64, u64), Error> {
             "ceiling_ms is more than a day ahead of this server's clock",
         ));
     }
-    let floor_tick = format
-        .tick(UnixMs(floor_ms))
-        .map_err(|_| Error::EndOfEpoch { format: format.name })?;
-    Ok((floor_tick, ceiling_tick(ceiling_ms)))
-}
-
-/// A ceiling behind the end of the epoch means the end.
-fn ceiling_tick(ceiling_ms: u64) -> u64 {
-    ceiling_ms
-        .saturating_sub(WORKER_FORMAT.epoch.0)
-        .min(WORKER_FORMAT.last_tick)
+    Ok((tick_of(UnixMs(floor_ms)), tick_of(UnixMs(ceiling_ms))))
 }
 
 fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
@@ -188,11 +218,12 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
         return Err(Error::InRecovery);
     }
     let cell_id = call.uuid(2).ok_or(Error::NullArgument { name: "cell_id" })?;
-    let format = check_format(call.text(3)?.ok_or(Error::NullArgument { name: "format" })?)?;
     let named = Named::from_args(call, 4)?;
-    let (floor_tick, ceiling_tick) = window(call, format)?;
+    let plan = formats_argument(call, 3, named.identity.kind)?;
+    let (floor_tick, ceiling_tick) = window(call)?;
     let lease = Lease {
         named,
+        plan,
         floor_tick,
         ceiling_tick,
         deadline: BootMs(unsigned(call, 10, "deadline_ms")?),
@@ -234,6 +265,7 @@ fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
 
 struct Lease {
     named: Named,
+    plan: Option<FormatPlan>,
     floor_tick: u64,
     ceiling_tick: u64,
     deadline: BootMs,
@@ -243,6 +275,8 @@ struct Lease {
 enum InstallRefused {
     OtherCell,
     NotNewer,
+    Plan(PlanRefused),
+    EndOfEpoch,
     Floor(InstallError),
 }
 
@@ -255,11 +289,12 @@ fn install_locked(
 ) -> Result<bool, InstallRefused> {
     let Lease {
         named,
+        plan,
         floor_tick,
         ceiling_tick,
         deadline,
     } = lease;
-    let (cell, slot) = (&shared.tokens[named.identity], shared.slot(named.identity as u64));
+    let (cell, slot) = named.cell_and_slot(shared);
     let _locked = shared.lock_control();
     match shared.cell_id() {
         Some(installed) if installed != cell_id => return Err(InstallRefused::OtherCell),
@@ -275,20 +310,26 @@ fn install_locked(
             last_tick: slot.view().tick,
         }));
     }
+    // The formats before the ceiling: whoever mints under it must find them.
+    follow(shared, plan.as_ref()).map_err(InstallRefused::Plan)?;
+    let last_tick = mint::last_tick(shared, named.identity.kind);
+    if *floor_tick > last_tick {
+        return Err(InstallRefused::EndOfEpoch);
+    }
     // The cell first: a server must never have minted under a cell it does not know.
     shared.set_cell_id(cell_id);
     if let Some(reading) = good_clock {
         shared.set_anchor(reading);
     }
     let generation = slot
-        .install(*floor_tick, *ceiling_tick, deadline.0)
+        .install(*floor_tick, (*ceiling_tick).min(last_tick), deadline.0)
         .map_err(InstallRefused::Floor)?;
     cell.epoch.store(named.epoch, Relaxed);
     cell.revision.store(named.revision, Relaxed);
     cell.generation.store(generation, Relaxed);
     cell.floor_tick.store(*floor_tick, Relaxed);
     cell.known.store(true, Relaxed);
-    shared.set_active(named.identity, true);
+    shared.leases().set_active(named.identity, true);
     Ok(true)
 }
 
@@ -298,15 +339,26 @@ impl InstallRefused {
             Self::OtherCell => other_cell(shared.cell_id().unwrap_or_default(), cell_id),
             Self::NotNewer => Error::TokenNotNewer {
                 detail: format!(
-                    "Worker {} has had token {:?} here; {:?} is offered.",
-                    lease.named.identity,
-                    shared.tokens[lease.named.identity].token().unwrap_or_default(),
+                    "{} {} has had token {:?} here; {:?} is offered.",
+                    lease.named.identity.kind.title(),
+                    lease.named.identity.number,
+                    shared
+                        .leases()
+                        .token(lease.named.identity)
+                        .token()
+                        .unwrap_or_default(),
                     lease.named.token()
                 ),
             },
+            Self::Plan(refused) => plan_refused(shared, lease.plan.as_ref(), refused),
+            Self::EndOfEpoch => Error::EndOfEpoch {
+                format: lease
+                    .plan
+                    .map_or_else(|| SHARDED.to_string(), |plan| plan.to_string()),
+            },
             Self::Floor(InstallError::FloorNotAbove { last_tick }) => Error::FloorNotAbove {
-                floor_ms: WORKER_FORMAT.unix_ms(lease.floor_tick).0.cast_signed(),
-                last_ms: WORKER_FORMAT.unix_ms(last_tick).0,
+                floor_ms: moment_of(lease.floor_tick).0.cast_signed(),
+                last_ms: moment_of(last_tick).0,
             },
         }
     }
@@ -322,31 +374,53 @@ fn extend_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     check_contract(call, 0)?;
     let shared = shared().ok_or(Error::NotPreloaded)?;
     check_boot(shared, call, 1)?;
-    let named = Named::from_args(call, 2)?;
-    let ceiling_tick = ceiling_tick(unsigned(call, 6, "ceiling_ms")?);
-    let deadline = BootMs(unsigned(call, 7, "deadline_ms")?);
-    let good_clock = anchor(call, 8)?;
-    let (cell, slot) = (&shared.tokens[named.identity], shared.slot(named.identity as u64));
-    let extended = {
-        let _locked = shared.lock_control();
-        let current = cell.token() == Some(named.token()) && is_open(cell, slot);
-        if let (true, Some(reading)) = (current, good_clock) {
-            shared.set_anchor(reading);
-        }
-        current && slot.extend(cell.generation.load(Relaxed), ceiling_tick, deadline.0)
-    };
-    Ok(pg_sys::Datum::from(extended))
+    let named = Named::from_args(call, 3)?;
+    let plan = formats_argument(call, 2, named.identity.kind)?;
+    let ceiling_tick = tick_of(UnixMs(unsigned(call, 7, "ceiling_ms")?));
+    let deadline = BootMs(unsigned(call, 8, "deadline_ms")?);
+    let good_clock = anchor(call, 9)?;
+    let extended = extend_locked(
+        shared,
+        &named,
+        plan.as_ref(),
+        (ceiling_tick, deadline),
+        good_clock,
+    );
+    Ok(pg_sys::Datum::from(extended.map_err(|refused| {
+        plan_refused(shared, plan.as_ref(), refused)
+    })?))
+}
+
+/// Arithmetic only: the lock is held. `false`: that token is not the open one.
+fn extend_locked(
+    shared: &Shared,
+    named: &Named,
+    plan: Option<&FormatPlan>,
+    (ceiling_tick, deadline): (u64, BootMs),
+    good_clock: Option<ClockReading>,
+) -> Result<bool, PlanRefused> {
+    let (cell, slot) = named.cell_and_slot(shared);
+    let _locked = shared.lock_control();
+    if cell.token() != Some(named.token()) || !is_open(cell, slot) {
+        return Ok(false);
+    }
+    follow(shared, plan)?;
+    if let Some(reading) = good_clock {
+        shared.set_anchor(reading);
+    }
+    let ceiling_tick = ceiling_tick.min(mint::last_tick(shared, named.identity.kind));
+    Ok(slot.extend(cell.generation.load(Relaxed), ceiling_tick, deadline.0))
 }
 
 fn fence_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
     check_boot(shared, call, 0)?;
     let named = Named::from_args(call, 1)?;
-    let (cell, slot) = (&shared.tokens[named.identity], shared.slot(named.identity as u64));
+    let (cell, slot) = named.cell_and_slot(shared);
     let last_tick = {
         let _locked = shared.lock_control();
         (cell.token() == Some(named.token())).then(|| {
-            shared.set_active(named.identity, false);
+            shared.leases().set_active(named.identity, false);
             match slot.fence(cell.generation.load(Relaxed)) {
                 Some((tick, _)) => tick,
                 // Fenced before: the word still holds what that fence found.
@@ -355,105 +429,7 @@ fn fence_lease(call: Call) -> Result<pg_sys::Datum, Error> {
         })
     };
     match last_tick {
-        Some(tick) => Ok(pg_sys::Datum::from(WORKER_FORMAT.unix_ms(tick).0.cast_signed())),
+        Some(tick) => Ok(pg_sys::Datum::from(moment_of(tick).0.cast_signed())),
         None => Ok(call.null()),
     }
-}
-
-fn slot_states(call: Call) -> Result<pg_sys::Datum, Error> {
-    let mut rows = call.rows()?;
-    if let Some(shared) = shared() {
-        let now = clock::boot();
-        for (identity, cell) in shared.tokens.iter().enumerate() {
-            if let Some(token) = cell.token() {
-                let slot = shared.slot(identity as u64);
-                rows.push(slot_row(identity, cell, token, &slot.view(), now));
-            }
-        }
-    }
-    Ok(rows.done())
-}
-
-fn slot_row(
-    identity: usize,
-    cell: &TokenCell,
-    token: (u64, u64),
-    view: &SlotView,
-    now: BootMs,
-) -> [Option<pg_sys::Datum>; 11] {
-    let open = view.open && view.generation == cell.generation.load(Relaxed);
-    let state = match (open, now.0 < view.dead_boot_ms) {
-        (true, true) => "open",
-        (true, false) => "expired",
-        (false, _) => "fenced",
-    };
-    let unix_ms = |tick| unsigned_datum(WORKER_FORMAT.unix_ms(tick).0);
-    let deadline_in_ms = view.dead_boot_ms.cast_signed() - now.0.cast_signed();
-    [
-        text_datum("worker"),
-        integer_datum(identity as i32),
-        text_datum(state),
-        integer_datum(view.generation as i32),
-        unsigned_datum(token.0),
-        unsigned_datum(token.1),
-        unix_ms(cell.floor_tick.load(Relaxed)),
-        unix_ms(view.tick),
-        if open { unix_ms(view.ceiling_tick) } else { None },
-        if open {
-            unsigned_datum(view.dead_boot_ms)
-        } else {
-            None
-        },
-        if open { bigint_datum(deadline_in_ms) } else { None },
-    ]
-}
-
-/// What `idgen.health` shows; answers without shared memory too.
-fn server_state(call: Call) -> Result<pg_sys::Datum, Error> {
-    let now = clock::boot();
-    let Some(shared) = shared() else {
-        let absent = "not preloaded";
-        return call.record([
-            text_datum(VERSION),
-            integer_datum(CONTRACT_VERSION),
-            boolean_datum(false),
-            boolean_datum(in_recovery()),
-            None,
-            None,
-            None,
-            None,
-            integer_datum(0),
-            None,
-            text_datum(absent),
-        ]);
-    };
-    let open = || {
-        let views = (0..WORKERS)
-            .filter(|i| shared.tokens[*i].token().is_some())
-            .map(|i| shared.slot(i as u64).view());
-        views.filter(|view| view.open && now.0 < view.dead_boot_ms)
-    };
-    let open_slots = open().count();
-    let state = match (in_recovery(), open_slots) {
-        (true, _) => "in recovery",
-        (false, 0) => "no lease",
-        (false, _) => "serving",
-    };
-    let cell_id = shared.cell_id();
-    call.record([
-        text_datum(VERSION),
-        integer_datum(CONTRACT_VERSION),
-        boolean_datum(true),
-        boolean_datum(in_recovery()),
-        uuid_datum(shared.boot_id()),
-        cell_id.and_then(uuid_datum),
-        cell_id.and_then(|_| text_datum(WORKER_FORMAT.name)),
-        shared.daemon_silent_ms(now).and_then(unsigned_datum),
-        integer_datum(open_slots as i32),
-        open()
-            .map(|view| view.dead_boot_ms - now.0)
-            .max()
-            .and_then(unsigned_datum),
-        text_datum(state),
-    ])
 }

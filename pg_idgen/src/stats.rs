@@ -1,0 +1,247 @@
+//! Who has drawn how many ids: counted in this process, added to shared memory in handfuls.
+
+use crate::call::{Call, current_user, text_datum, unsigned_datum, v1_function};
+use crate::error::{Error, REFUSALS};
+use crate::local::Local;
+use crate::shmem::{Identity, Kind, ROLE_IDS_PER_S_MAX, RoleCounter, Shared, shared};
+use crate::{clock, guc};
+use idgen_core::clock::BootMs;
+use idgen_core::format::layout::moment_of;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+v1_function!(idgen_stat_values, stat_values);
+v1_function!(idgen_reset_stats, reset_stats);
+
+/// A statement that draws more is seen before it ends.
+const HANDFUL: u64 = 8_192;
+
+/// A warning stays up this long.
+const WARNING_MS: u64 = 60_000;
+
+/// Drawn by one role from one place, and not yet in shared memory.
+#[derive(Clone, Copy)]
+struct Pending {
+    /// `None`: from a segment, whose own buffer counts.
+    identity: Option<Identity>,
+    role: pg_sys::Oid,
+    ids: u64,
+}
+
+const NOTHING: Pending = Pending {
+    identity: None,
+    role: pg_sys::InvalidOid,
+    ids: 0,
+};
+
+static SNOWFLAKES: Local<Pending> = Local::new(NOTHING);
+static SEGMENT_IDS: Local<Pending> = Local::new(NOTHING);
+
+/// `n` snowflakes of `identity` for `role`.
+#[inline(always)]
+pub fn count(identity: Identity, role: pg_sys::Oid, n: u64) {
+    add(&SNOWFLAKES, Some(identity), role, n);
+}
+
+/// `n` ids of a segment for `role`.
+#[inline(always)]
+pub fn count_segment(role: pg_sys::Oid, n: u64) {
+    add(&SEGMENT_IDS, None, role, n);
+}
+
+#[inline(always)]
+fn add(to: &Local<Pending>, identity: Option<Identity>, role: pg_sys::Oid, n: u64) {
+    if !guc::track_ids() {
+        return;
+    }
+    let full = to.with(|pending| {
+        if pending.identity == identity && pending.role == role && pending.ids < HANDFUL {
+            pending.ids += n;
+            return None;
+        }
+        let ids = n;
+        Some(std::mem::replace(pending, Pending { identity, role, ids }))
+    });
+    if let Some(full) = full {
+        hand_in(full);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn hand_in(pending: Pending) {
+    let (Some(shared), true) = (shared(), pending.ids > 0) else {
+        return;
+    };
+    if let Some(identity) = pending.identity {
+        shared
+            .leases()
+            .token(identity)
+            .ids
+            .fetch_add(pending.ids, Relaxed);
+    }
+    shared
+        .stats
+        .count_role(pending.role.to_u32(), pending.ids, clock::boot());
+}
+
+/// An error of class IG was raised.
+pub fn count_refusal(sqlstate: &str) {
+    let position = REFUSALS.iter().position(|code| *code == sqlstate);
+    if let (Some(shared), Some(position)) = (shared(), position) {
+        shared.stats.refusals[position].fetch_add(1, Relaxed);
+    }
+}
+
+/// At the end of every transaction what is pending is handed in; once per process.
+pub fn define_callback() {
+    // SAFETY: the callback has the right signature, touches atomics only, and is never unloaded.
+    unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_transaction_end(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
+    if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
+        return;
+    }
+    crate::formats::forget();
+    for pending in [&SNOWFLAKES, &SEGMENT_IDS] {
+        if pending.with(|pending| pending.ids) > 0 {
+            hand_in(pending.with(|pending| std::mem::replace(pending, NOTHING)));
+        }
+    }
+}
+
+fn reset_stats(_call: Call) -> Result<pg_sys::Datum, Error> {
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    shared.stats.reset(clock::wall().0);
+    for (_, token, _) in shared.leases().known() {
+        token.ids.store(0, Relaxed);
+    }
+    for slot in shared.segments_in_use() {
+        slot.forget_ids();
+    }
+    Ok(pg_sys::Datum::null())
+}
+
+/// One row of `idgen.stats`: scope, object, role, counter, value, warning.
+type Row = [Option<pg_sys::Datum>; 6];
+
+fn stat_values(call: Call) -> Result<pg_sys::Datum, Error> {
+    let mut rows = call.rows()?;
+    if let Some(shared) = shared() {
+        let now = clock::boot();
+        let user = current_user();
+        server_rows(shared).for_each(|row| rows.push(row));
+        identity_rows(shared).for_each(|row| rows.push(row));
+        let mine = |entry: &&RoleCounter| is_shown(user, entry.role.load(Relaxed));
+        shared
+            .stats
+            .roles()
+            .filter(mine)
+            .flat_map(|entry| role_rows(entry, now))
+            .for_each(|row| rows.push(row));
+        refusal_rows(shared).for_each(|row| rows.push(row));
+    }
+    Ok(rows.done())
+}
+
+fn row(scope: &str, object: Option<&str>, counter: &str, value: u64) -> Row {
+    [
+        text_datum(scope),
+        object.and_then(text_datum),
+        None,
+        text_datum(counter),
+        unsigned_datum(value),
+        None,
+    ]
+}
+
+fn server_rows(shared: &Shared) -> impl Iterator<Item = Row> {
+    let stats = &shared.stats;
+    let wall = stats.wall.view();
+    let load = |counter: &AtomicU64| counter.load(Relaxed);
+    let last = shared
+        .leases()
+        .known()
+        .filter(|(identity, ..)| identity.kind == Kind::Worker)
+        .filter(|(.., slot)| slot.view().open)
+        .map(|(.., slot)| moment_of(slot.view().tick))
+        .max();
+    [
+        ("counted_since_ms", load(&stats.since_ms)),
+        ("clock_behind_ms", wall.behind_ms),
+        ("clock_rewinds", wall.rewinds),
+        ("clock_rewind_ms_max", wall.rewind_ms_max),
+        ("lead_ms", last.map_or(0, |last| last.since(wall.max))),
+        ("lead_ms_max", load(&stats.lead_ms_max)),
+        ("exhaustions", load(&stats.exhaustions)),
+        ("lease_waits", load(&stats.lease_waits)),
+        ("waited_ms", load(&stats.waited_ms)),
+        ("burnt_ids", load(&stats.burnt)),
+    ]
+    .into_iter()
+    .map(|(counter, value)| row("server", None, counter, value))
+}
+
+fn identity_rows(shared: &Shared) -> impl Iterator<Item = Row> {
+    shared.leases().known().map(|(identity, token, _)| {
+        let number = identity.number.to_string();
+        row(
+            identity.kind.name(),
+            Some(&number),
+            "ids",
+            token.ids.load(Relaxed),
+        )
+    })
+}
+
+/// Everybody sees the roles that they have, members of pg_monitor see all.
+fn is_shown(user: pg_sys::Oid, role: u32) -> bool {
+    // SAFETY: catalogue look-ups inside a transaction.
+    unsafe {
+        role == 0
+            || pg_sys::has_privs_of_role(user, pg_sys::Oid::from(role))
+            || pg_sys::has_privs_of_role(user, pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
+    }
+}
+
+fn role_rows(entry: &RoleCounter, now: BootMs) -> [Row; 2] {
+    let view = entry.ids.view();
+    let warned = view.above_limit.is_some_and(|at| now.since(at) < WARNING_MS);
+    let warning = warned.then(|| {
+        format!(
+            "more than {ROLE_IDS_PER_S_MAX} ids in a second within the last minute: let backfills use slots of their own (idgen.bulk_slots)"
+        )
+    });
+    let role = match entry.role.load(Relaxed) {
+        0 => None,
+        role => Some(pg_sys::Datum::from(role)),
+    };
+    [
+        ("ids", view.total, None),
+        ("ids_per_s_max", view.peak_per_s, warning),
+    ]
+    .map(|(counter, value, warning)| {
+        [
+            text_datum("role"),
+            None,
+            role,
+            text_datum(counter),
+            unsigned_datum(value),
+            warning.as_deref().and_then(text_datum),
+        ]
+    })
+}
+
+fn refusal_rows(shared: &Shared) -> impl Iterator<Item = Row> {
+    REFUSALS
+        .iter()
+        .zip(&shared.stats.refusals)
+        .map(|(code, counter)| row("error", Some(code), "raised", counter.load(Relaxed)))
+}
