@@ -80,6 +80,32 @@ fn a_server_can_have_shards_only() {
     daemon.terminate();
 }
 
+/// Grant, install, renewals every 2 s and the release of all 8,192 fit into their time limits.
+#[test]
+fn a_server_can_have_every_shard_there_is() {
+    let server = Server::start();
+    let mut daemon = DaemonOptions::new(&server).shards("\"0-8191\"").start();
+    let mut client = server.connect();
+    let renewed = |daemon: &mut Daemon| {
+        let (_, metrics) = daemon.get("/metrics").expect("metrics");
+        let name = "idgen_renewals_total{class=\"shard\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("the counter").parse::<u64>().expect("a number")
+    };
+    let before = renewed(&mut daemon);
+    eventually_true(PATIENCE, "some renewals", || renewed(&mut daemon) >= before + 5);
+    daemon.wait_ready();
+    for shard in [0, 4_711, 8_191] {
+        assert_eq!(mint(&mut client, shard).len(), 500);
+    }
+    daemon.terminate();
+    let free: i64 = sql::value(
+        &mut client,
+        "SELECT count(*) FROM idgen.lease WHERE kind = 'shard' AND holder IS NULL AND exact",
+    );
+    assert_eq!(free, 8_192);
+}
+
 #[test]
 fn a_shard_that_two_servers_name_is_refused_loudly_and_moves_when_it_is_given_back() {
     let servers = Server::several(2);
