@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! snowflake, uuid7, batch, segment, parse, boundary, codec, control     SQL functions
+//! public_id (prefix, seal_keys)
 //!        |               |
 //!      shmem            call, error, owner, guc, clock      rooms they share
 //!        |
@@ -28,6 +29,9 @@ mod error;
 mod guc;
 mod owner;
 mod parse;
+mod prefix;
+mod public_id;
+mod seal_keys;
 mod segment;
 mod shmem;
 mod snowflake;
@@ -43,6 +47,7 @@ pub extern "C-unwind" fn _PG_init() {
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     guc::define();
     segment::define_callbacks();
+    prefix::define_callback();
     if shmem::preloading() {
         shmem::request();
         worker::register_launcher();

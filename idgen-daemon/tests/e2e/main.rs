@@ -17,7 +17,11 @@ mod dump;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod public;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod seal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
@@ -26,3 +30,5 @@ mod segment_faults;
 mod server;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod vectors;
