@@ -101,7 +101,7 @@ SELECT count(DISTINCT id), count(DISTINCT other) FROM with_default;
 CREATE TABLE many AS SELECT generate_series(1, 10000) AS n;
 ALTER TABLE many SET (parallel_workers = 2);
 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
-EXPLAIN (COSTS OFF) SELECT count(DISTINCT id) FROM (SELECT idgen_public_id('ord') AS id FROM many OFFSET 0) s;
+EXPLAIN (COSTS OFF) SELECT idgen_public_id('ord') FROM many;
 SELECT count(DISTINCT id) FROM (SELECT idgen_public_id('ord') AS id FROM many OFFSET 0) s;
 RESET parallel_setup_cost; RESET parallel_tuple_cost; RESET min_parallel_table_scan_size;
 DROP TABLE many;
