@@ -120,6 +120,34 @@ impl Tables {
     }
 }
 
+/// One table of the extension in this database.
+#[derive(Clone, Copy)]
+pub struct Table {
+    pub oid: pg_sys::Oid,
+    pub owner: pg_sys::Oid,
+}
+
+impl Table {
+    /// Table `name` of schema `idgen`; `None` where the extension is not created, or where the table is somebody
+    /// else's. Needs a transaction.
+    pub fn of_extension(name: &std::ffi::CStr) -> Option<Self> {
+        // SAFETY: catalogue look-ups inside a transaction with constant names.
+        let oid = unsafe {
+            let schema = pg_sys::get_namespace_oid(c"idgen".as_ptr(), true);
+            let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+            let extension = pg_sys::get_extension_oid(c"pg_idgen".as_ptr(), true);
+            // Anybody who may create schemas can make a table of this name; only ours is a member.
+            let ours = extension != pg_sys::InvalidOid
+                && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid) == extension;
+            ours.then_some(oid)?
+        };
+        Some(Self {
+            oid,
+            owner: owner_of(oid)?,
+        })
+    }
+}
+
 fn owner_of(relation: pg_sys::Oid) -> Option<pg_sys::Oid> {
     // SAFETY: a look-up inside a transaction; the tuple is read before it is released.
     unsafe {

@@ -18,3 +18,6 @@ pub use report::Report;
 pub use store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
+
+#[cfg(fuzzing)]
+pub use store_etcd::fuzzing;

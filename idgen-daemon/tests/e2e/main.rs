@@ -21,7 +21,11 @@ mod lease;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
+mod public;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod seal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
@@ -30,3 +34,5 @@ mod segment_faults;
 mod server;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod vectors;
