@@ -392,6 +392,8 @@ proptest! {
 struct Single {
     slot: [Slot; 1],
     session: Session,
+    /// Every call is the first of a new session.
+    forgets: bool,
     last: Option<(u64, u64)>,
     refused: u64,
 }
@@ -413,6 +415,7 @@ impl Single {
         Single {
             slot: [slot],
             session: Session::default(),
+            forgets: false,
             last: None,
             refused: 0,
         }
@@ -433,7 +436,8 @@ impl Single {
         };
         let mut session = self.session;
         let minted = mint(self, &request, 0, &mut session);
-        self.session = session;
+        // A session without a past leaves it to the word that nothing comes twice.
+        self.session = if self.forgets { Session::new() } else { session };
         let Ok(Minted { run, .. }) = minted else {
             self.refused += 1;
             return None;
@@ -488,6 +492,7 @@ fn incident_06_a_clock_that_jitters_by_a_hundred_ms_repeats_nothing() {
         random ^= random << 17;
         let now = START_TICK + i / 300;
         let wall = now - 100 + random % 201;
+        single.forgets = i % 2 == 0;
         ids += single
             .call(&POLICY, 1 + random % 16, wall, i / 300)
             .map_or(0, |(_, _, len)| len);
@@ -510,6 +515,7 @@ fn incident_14_jitter_below_a_millisecond_never_starts_a_sequence_again() {
         let boot_ns = 5_000_000_000 + i * 3_000;
         let wall_ns = CLASSIC.unix_ms(START_TICK).0 * 1_000_000 + boot_ns - 900_000 + random % 1_800_000;
         let wall_tick = CLASSIC.tick(UnixMs(wall_ns / 1_000_000)).unwrap();
+        single.forgets = i % 3 > 0;
         let (tick, seq, _) = single.call(&POLICY, 1, wall_tick, boot_ns / 1_000_000).unwrap();
         assert!(tick > last.0 || seq == last.1 + 1, "{last:?} then {tick} {seq}");
         last = (tick, seq);
