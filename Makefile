@@ -11,7 +11,7 @@ STORE ?= postgres
 PREFIX ?= /usr/local
 export STORE PREFIX DESTDIR
 
-.PHONY: help deps demo test build install install-daemon installcheck lint bench clean
+.PHONY: help deps demo test build install install-daemon installcheck lint bench fuzz clean
 
 help: ## this list
 	@echo 'make TARGET [PG_CONFIG=/path/to/pg_config]'
@@ -44,6 +44,9 @@ lint: ## formatting, clippy with warnings as errors, small checks of the tree
 
 bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid() (installed extension)
 	@regress/bench/bench.sh
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
+	@make/fuzz.sh $(TARGETS)
 
 clean: ## remove everything that was built
 	@rm -rf build $${CARGO_TARGET_DIR:-target}

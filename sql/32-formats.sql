@@ -36,7 +36,7 @@ RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_register_format';
 COMMENT ON FUNCTION idgen.register_format(text, timestamptz, integer, integer, integer, integer, integer, integer, boolean) IS
-'Register a layout of 64-bit ids, from the top: sign, timestamp (ms since epoch), region, version, node, sequence. It can then be read by the idgen_*_registered() functions and be made the worker format of a cell (idgenctl format switch). Returns true when registered, false when the very same one was registered before. Errors: IG018 the name has another layout, 22023 a layout that does not hold together (widths sum to 64; at most 41 timestamp and 12 sequence bits; a life of a year at least; epoch a whole ms from 1970 to 2100), 22004 NULL, IG012 in recovery.';
+'Register a layout of 64-bit ids, from the top: sign, timestamp (ms since epoch), region, version, node, sequence. It can then be read by the idgen_*_registered() functions and be made the worker format of a cell (idgenctl format switch). Returns true when registered, false when the very same one was registered before. Errors: IG023 the name has another layout, 22023 a layout that does not hold together (widths sum to 64; at most 41 timestamp and 12 sequence bits; a life of a year at least; epoch a whole ms from 1970 to 2100), 22004 NULL, IG012 in recovery.';
 REVOKE ALL ON FUNCTION idgen.register_format(text, timestamptz, integer, integer, integer, integer, integer, integer, boolean) FROM PUBLIC;
 
 CREATE FUNCTION idgen.compiled_formats(

@@ -7,12 +7,16 @@
 #![deny(missing_docs)]
 
 pub mod base32;
+pub mod base62;
 pub mod clock;
 pub mod contract;
 pub mod format;
 pub mod lease;
 pub mod mint;
+pub mod public_id;
 pub mod rate;
+pub mod seal;
 pub mod segment;
 mod sync;
+pub mod uuid;
 pub mod uuidv7;

@@ -128,6 +128,23 @@ pub const fn at(at_us: i64, random: u64) -> Option<[u8; 16]> {
     Some(compose(ms << FRACTION_BITS | fraction, random & RAND_B_MAX))
 }
 
+/// The same id, `delta_us` µs later (or earlier).
+///
+/// Ids that rise still do when they are moved by one and the same delta. `None`: before 1970 or past 48 bits
+/// of ms.
+#[must_use]
+pub const fn shifted(uuid: &[u8; 16], delta_us: i64) -> Option<[u8; 16]> {
+    let bits = u128::from_be_bytes(*uuid);
+    let high = (bits >> u64::BITS) as u64;
+    let tick = high >> 16 << FRACTION_BITS | high & FRACTION_MASK;
+    let delta = ((delta_us as i128) << FRACTION_BITS).div_euclid(US_PER_MS as i128);
+    let moved = tick as i128 + delta;
+    if moved < 0 || moved > (MS_MAX << FRACTION_BITS | FRACTION_MASK) as i128 {
+        return None;
+    }
+    Some(compose(moved as u64, bits as u64 & RAND_B_MAX))
+}
+
 /// The smallest version 7 UUID whose time (in ms, as [`timestamp_ms`] reads it) is at or after `at_us` (Unix
 /// µs), whoever made it. Clamped to the first and the last millisecond of the format.
 #[must_use]

@@ -15,6 +15,7 @@ use idgen_core::format::{CLASSIC, Parts};
 use idgen_core::mint::{
     Identities, Minted, Policy, Refusal, Request, Session, Slot, SlowClock, TICK_MAX, mint,
 };
+use idgen_core::uuidv7::Generator;
 use proptest::prelude::*;
 
 const POLICY: Policy = Policy::for_seq_max(4_095, 10_000);
@@ -368,8 +369,9 @@ proptest! {
     // PROPTEST_CASES asks for more. No file of failures: the trace that failed is printed, already shrunk.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// bwmarrin/snowflake#20: a tick below the last was taken for a new one, 149 duplicates at 5 ms.
     #[test]
-    fn no_trace_of_clocks_leases_and_crashes_repeats_an_id(ops in prop::collection::vec(any_op(), 1..250)) {
+    fn incident_09_no_trace_of_clocks_leases_and_crashes_repeats_an_id(ops in prop::collection::vec(any_op(), 1..250)) {
         let mut world = World::new();
         for op in &ops {
             world.apply(op);
@@ -390,6 +392,8 @@ proptest! {
 struct Single {
     slot: [Slot; 1],
     session: Session,
+    /// Every call is the first of a new session.
+    forgets: bool,
     last: Option<(u64, u64)>,
     refused: u64,
 }
@@ -411,6 +415,7 @@ impl Single {
         Single {
             slot: [slot],
             session: Session::default(),
+            forgets: false,
             last: None,
             refused: 0,
         }
@@ -431,7 +436,8 @@ impl Single {
         };
         let mut session = self.session;
         let minted = mint(self, &request, 0, &mut session);
-        self.session = session;
+        // A session without a past leaves it to the word that nothing comes twice.
+        self.session = if self.forgets { Session::new() } else { session };
         let Ok(Minted { run, .. }) = minted else {
             self.refused += 1;
             return None;
@@ -446,28 +452,37 @@ impl Single {
     }
 }
 
-/// twitter-archive/snowflake#6: after a rollback the sequence had been zeroed before the error was raised.
+/// twitter-archive/snowflake#6: on a step back of 10 ms the sequence was zeroed first and the error raised then;
+/// when the clock was back, ids came again.
 #[test]
-fn a_clock_that_steps_back_ten_ms_and_forth_repeats_nothing() {
+fn incident_01_what_a_refused_step_back_has_touched_is_nothing() {
+    let strict = Policy::for_seq_max(4_095, 5);
     let mut single = Single::new();
     let mut ids = 0;
     let mut wall = START_TICK;
     for i in 0..1_200_000_u64 {
         match i % 10_000 {
             0 => wall += 10,
-            5_000 => wall -= 10,
+            5_000 => {
+                wall -= 10;
+                assert_eq!(
+                    single.call(&strict, 1, wall, i / 300),
+                    None,
+                    "10 ms back must be refused"
+                );
+            }
             _ if i % 300 == 0 => wall += 1,
             _ => {}
         }
-        ids += u64::from(single.call(&POLICY, 1, wall, i / 300).is_some());
+        ids += u64::from(single.call(&strict, 1, wall, i / 300).is_some());
     }
     assert!(ids > 1_000_000, "{ids} ids, {} refused", single.refused);
+    assert!(single.refused > 50_000, "{} refused", single.refused);
 }
 
-/// hutool#1206: the path that tolerates a small rollback issued duplicates. bwmarrin/snowflake#20: a tick
-/// below the last was taken for a new one.
+/// hutool#1206: the path that tolerates a small rollback issued duplicates.
 #[test]
-fn a_clock_that_jitters_by_a_hundred_ms_repeats_nothing() {
+fn incident_06_a_clock_that_jitters_by_a_hundred_ms_repeats_nothing() {
     let mut single = Single::new();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut ids = 0;
@@ -477,11 +492,38 @@ fn a_clock_that_jitters_by_a_hundred_ms_repeats_nothing() {
         random ^= random << 17;
         let now = START_TICK + i / 300;
         let wall = now - 100 + random % 201;
+        single.forgets = i % 2 == 0;
         ids += single
             .call(&POLICY, 1 + random % 16, wall, i / 300)
             .map_or(0, |(_, _, len)| len);
     }
-    assert!(ids > 5_000_000, "{ids} ids, {} refused", single.refused);
+    assert!(ids > 10_000_000, "{ids} ids, {} refused", single.refused);
+}
+
+/// pd PR#3616, #3628: ns were compared with ms. A clock that trembles by less than a millisecond was the same
+/// millisecond to one place and an earlier one to another, and the sequence began again at 0.
+#[test]
+fn incident_14_jitter_below_a_millisecond_never_starts_a_sequence_again() {
+    let mut single = Single::new();
+    let mut uuids = Generator::new();
+    let (mut random, mut last, mut last_uuid) = (0x9e37_79b9_7f4a_7c15_u64, (0, 0), [0; 16]);
+    for i in 0..500_000_u64 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // 3 us a call, and up to 0.9 ms to either side.
+        let boot_ns = 5_000_000_000 + i * 3_000;
+        let wall_ns = CLASSIC.unix_ms(START_TICK).0 * 1_000_000 + boot_ns - 900_000 + random % 1_800_000;
+        let wall_tick = CLASSIC.tick(UnixMs(wall_ns / 1_000_000)).unwrap();
+        single.forgets = i % 3 > 0;
+        let (tick, seq, _) = single.call(&POLICY, 1, wall_tick, boot_ns / 1_000_000).unwrap();
+        assert!(tick > last.0 || seq == last.1 + 1, "{last:?} then {tick} {seq}");
+        last = (tick, seq);
+        let uuid = uuids.next(wall_ns, random);
+        assert!(uuid > last_uuid, "{last_uuid:02x?} then {uuid:02x?}");
+        last_uuid = uuid;
+    }
+    assert_eq!(single.refused, 0);
 }
 
 /// A rollback that is too large: refused at once, without a wait, and over by itself.

@@ -141,8 +141,27 @@ impl Call {
             .transpose()
     }
 
+    /// Any argument, as Postgres has given it: to hand it on to a function of Postgres.
+    pub fn datum(self, index: usize) -> Option<pg_sys::Datum> {
+        self.arg(index)
+    }
+
+    /// Body of a trigger whose table backends remember something of: with the commit all of them, and with a
+    /// rollback this one, learn that it is void.
+    ///
+    /// # Errors
+    /// XX000 when `function` was not called as a trigger.
+    pub fn invalidate_trigger_relation(self, function: &str) -> Result<pg_sys::Datum, Error> {
+        let relation = self.trigger_relation().ok_or_else(|| Error::Internal {
+            message: format!("{function}() was not called as a trigger"),
+        })?;
+        // SAFETY: a relation that is open; the message leaves with the commit.
+        unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation) };
+        Ok(pg_sys::Datum::null())
+    }
+
     /// The table whose trigger this call is.
-    pub fn trigger_relation(self) -> Option<pg_sys::Oid> {
+    fn trigger_relation(self) -> Option<pg_sys::Oid> {
         // SAFETY: the frame is valid (see new); a context of this node type is a TriggerData with an open
         // relation.
         unsafe {

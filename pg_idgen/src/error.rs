@@ -52,6 +52,18 @@ pub enum Error {
     /// IG017
     SegmentTableFull { segments_max: usize },
     /// IG018
+    UnknownPrefix { prefix: String },
+    /// IG019
+    PrefixStays,
+    /// IG020
+    NoSealKey,
+    /// IG021
+    SealKeyFile { reason: String },
+    /// IG022
+    NotSealed { prefix: String },
+    /// 22023
+    NoPrefix { text: String, reason: String },
+    /// IG023
     FormatExists { name: String },
     /// IG101
     OtherBoot,
@@ -82,10 +94,10 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 23] = [
+pub const REFUSALS: [&str; 28] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
-    "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG101", "IG102", "IG103", "IG104", "IG105",
-    "IG106",
+    "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
+    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106",
 ];
 
 struct Report {
@@ -115,6 +127,16 @@ pub fn clip(name: &str) -> String {
     match name.char_indices().nth(CHARS_MAX) {
         Some((cut, _)) => format!("{}...", &name[..cut]),
         None => name.into(),
+    }
+}
+
+/// Text from outside that should be plain ASCII, for a message: everything else is escaped, so that look-alike
+/// letters show and any server encoding can carry it, and long ones are cut.
+pub fn shown(text: &[u8]) -> String {
+    const BYTES_MAX: usize = 64;
+    match text.get(..BYTES_MAX) {
+        Some(front) if text.len() > BYTES_MAX => format!("{}...", front.escape_ascii()),
+        _ => text.escape_ascii().to_string(),
     }
 }
 
@@ -150,6 +172,12 @@ impl Error {
             | Self::NotOwnerOfTag { .. }
             | Self::TagExists { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
+            Self::UnknownPrefix { .. }
+            | Self::PrefixStays
+            | Self::NoSealKey
+            | Self::SealKeyFile { .. }
+            | Self::NotSealed { .. }
+            | Self::NoPrefix { .. } => self.public_id_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
             Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
             Self::InvalidText { message, detail } => report("22P02", message, detail, ""),
@@ -198,7 +226,7 @@ impl Error {
                 "Move the column to another format.",
             ),
             Self::FormatExists { name } => report(
-                "IG018",
+                "IG023",
                 format!("format \"{name}\" is registered already, with another layout"),
                 "A format is registered once and never changed: ids of it may exist.",
                 "Choose another name.",
@@ -272,6 +300,48 @@ impl Error {
                 "too many segment tags in use",
                 format!("All {segments_max} places in shared memory are taken."),
                 "Raise idgen.max_segments and restart the server.",
+            ),
+            other => Self::unlisted(&other),
+        }
+    }
+
+    fn public_id_report(self) -> Report {
+        match self {
+            Self::UnknownPrefix { prefix } => report(
+                "IG018",
+                format!("prefix \"{prefix}\" is not registered"),
+                "Public ids are made with registered prefixes only, so that a slip of the pen does not get into tables.",
+                "Register it once in this database: SELECT idgen_register_prefix('prefix').",
+            ),
+            Self::PrefixStays => report(
+                "IG019",
+                "a registered prefix is never changed or removed",
+                "Ids with it may be anywhere.",
+                "Register another prefix and leave this one unused.",
+            ),
+            Self::NoSealKey => report(
+                "IG020",
+                "no key for sealed ids",
+                "idgen.seal_key_file names no file.",
+                "Write a file with a key, name it in postgresql.conf and reload; docs/public-ids.md tells how.",
+            ),
+            Self::SealKeyFile { reason } => report(
+                "IG021",
+                "the key file of sealed ids is refused",
+                format!("Reason: {reason}."),
+                "Mend the file that idgen.seal_key_file names. Nothing is sealed or opened until then, also not with the keys of before.",
+            ),
+            Self::NotSealed { prefix } => report(
+                "IG022",
+                format!("not a sealed id of prefix \"{prefix}\""),
+                "It was sealed elsewhere or with another prefix, it was changed, or its key is not in use any more.",
+                "",
+            ),
+            Self::NoPrefix { text, reason } => report(
+                "22023",
+                format!("\"{text}\" is no prefix"),
+                format!("Reason: {reason}."),
+                "A prefix is a lower-case letter and up to 15 more lower-case letters and digits.",
             ),
             other => Self::unlisted(&other),
         }

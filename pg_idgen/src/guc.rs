@@ -2,6 +2,7 @@
 
 use idgen_core::clock::REWIND_MS_MIN;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+use std::ffi::{CStr, CString};
 
 /// How long a caller waits for a lease that is likely to come back. Two seconds cover a crash-restart of
 /// Postgres (0.2 s) and the daemon's poll (0.5 s) twice over.
@@ -41,6 +42,9 @@ static MAX_REFILL_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// Tags that can be served at a time over all databases; 384 bytes of shared memory each.
 static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 
+/// The key file of sealed ids. Empty by default: there is no key that everybody could have.
+static SEAL_KEY_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
 /// Upper limit of `idgen.max_refill_workers`: the size of the table in shared memory.
 pub const REFILL_WORKERS_MAX: usize = 16;
 
@@ -76,6 +80,20 @@ pub fn max_segments() -> usize {
     non_negative(MAX_SEGMENTS.get()) as usize
 }
 
+/// `None`: none is named. Not to be kept: it lives until the configuration is loaded anew.
+pub fn seal_key_file<'a>() -> Option<&'a CStr> {
+    // SAFETY: a variable of this process that holds NULL or a NUL-terminated string. Reading it as a value would
+    // copy the string at every call.
+    let path = unsafe {
+        let path = *SEAL_KEY_FILE.as_ptr();
+        if path.is_null() {
+            return None;
+        }
+        CStr::from_ptr(path)
+    };
+    (!path.is_empty()).then_some(path)
+}
+
 fn non_negative(value: i32) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
@@ -84,6 +102,7 @@ pub fn define() {
     define_clock();
     define_snowflakes();
     define_segments();
+    define_public_ids();
     // SAFETY: called once per process from _PG_init; the name is a NUL-terminated constant that Postgres copies.
     unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idgen".as_ptr()) };
 }
@@ -187,5 +206,16 @@ fn define_segments() {
         1_000_000,
         max_segments_context,
         GucFlags::default(),
+    );
+}
+
+fn define_public_ids() {
+    GucRegistry::define_string_guc(
+        c"idgen.seal_key_file",
+        c"File with the keys of idgen_seal() and idgen_open(), one per line in hexadecimal; the first seals, all open.",
+        c"Only the server's user may read it (or a group, if it belongs to root). A relative path begins at the data directory. Read again when the configuration is loaded anew.",
+        &SEAL_KEY_FILE,
+        GucContext::Sighup,
+        GucFlags::SUPERUSER_ONLY,
     );
 }

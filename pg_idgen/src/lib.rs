@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! snowflake, uuid7, batch, segment, parse, boundary, codec, control     SQL functions
+//! public_id (prefix, seal_keys)
 //!        |               |
 //!      shmem            call, error, owner, guc, clock      rooms they share
 //!        |
@@ -31,6 +32,9 @@ mod local;
 mod mint;
 mod owner;
 mod parse;
+mod prefix;
+mod public_id;
+mod seal_keys;
 mod segment;
 mod shmem;
 mod snowflake;
@@ -48,6 +52,7 @@ pub extern "C-unwind" fn _PG_init() {
     guc::define();
     segment::define_callbacks();
     stats::define_callback();
+    prefix::define_callback();
     if shmem::preloading() {
         shmem::request();
         worker::register_launcher();

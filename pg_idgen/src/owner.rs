@@ -27,20 +27,40 @@ impl AsOwner {
         }
         // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
         let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
-        for (name, value) in [(c"search_path", c"pg_catalog, pg_temp"), (c"TimeZone", c"UTC")] {
-            set_for_now(name, value);
-        }
-        Self {
+        let as_owner = Self {
             user,
             security_context,
             guc_level,
-        }
+        };
+        as_owner.pin(c"search_path", c"pg_catalog, pg_temp");
+        as_owner.pin(c"TimeZone", c"UTC");
+        as_owner
+    }
+
+    /// One more setting that keeps this value until the drop.
+    pub fn pin(&self, name: &std::ffi::CStr, value: &std::ffi::CStr) {
+        // Undone at the end of the level that `begin` has opened.
+        set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
     }
 }
 
-fn set_for_now(name: &std::ffi::CStr, value: &std::ffi::CStr) {
-    // Undone at the end of the level that `begin` has opened.
-    set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
+/// Until its drop queries that only read see what is committed now. The statement's own snapshot may be older
+/// than what a worker has done since, at this statement's request.
+pub struct AsOfNow(());
+
+impl AsOfNow {
+    pub fn begin() -> Self {
+        // SAFETY: inside a transaction, never in a parallel query; popped by drop or by the abort.
+        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
+        Self(())
+    }
+}
+
+impl Drop for AsOfNow {
+    fn drop(&mut self) {
+        // SAFETY: pushed by `begin`; whatever was pushed after it has been popped before.
+        unsafe { pg_sys::PopActiveSnapshot() };
+    }
 }
 
 /// The commit of this transaction is to wait for the disk, and for the synchronous standby if there is one, as
@@ -85,6 +105,9 @@ impl Drop for AsOwner {
     }
 }
 
+/// `InvalidSubTransactionId`, a macro that has no binding.
+const INVALID_SUBTRANSACTION: pg_sys::SubTransactionId = 0;
+
 /// The extension's tables in this database.
 #[derive(Clone, Copy)]
 pub struct Tables {
@@ -117,6 +140,48 @@ impl Tables {
                 owner: owner_of(segment)?,
             })
         }
+    }
+
+    /// They were created by this very transaction, so nobody else sees them.
+    pub fn are_of_this_transaction(self) -> bool {
+        // SAFETY: the relation exists as far as this transaction is concerned; it is closed before the end.
+        unsafe {
+            let relation = pg_sys::RelationIdGetRelation(self.audit_event);
+            if relation.is_null() {
+                return false;
+            }
+            let created = (*relation).rd_createSubid != INVALID_SUBTRANSACTION;
+            pg_sys::RelationClose(relation);
+            created
+        }
+    }
+}
+
+/// One table of the extension in this database.
+#[derive(Clone, Copy)]
+pub struct Table {
+    pub oid: pg_sys::Oid,
+    pub owner: pg_sys::Oid,
+}
+
+impl Table {
+    /// Table `name` of schema `idgen`; `None` where the extension is not created, or where the table is somebody
+    /// else's. Needs a transaction.
+    pub fn of_extension(name: &std::ffi::CStr) -> Option<Self> {
+        // SAFETY: catalogue look-ups inside a transaction with constant names.
+        let oid = unsafe {
+            let schema = pg_sys::get_namespace_oid(c"idgen".as_ptr(), true);
+            let oid = pg_sys::get_relname_relid(name.as_ptr(), schema);
+            let extension = pg_sys::get_extension_oid(c"pg_idgen".as_ptr(), true);
+            // Anybody who may create schemas can make a table of this name; only ours is a member.
+            let ours = extension != pg_sys::InvalidOid
+                && pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, oid) == extension;
+            ours.then_some(oid)?
+        };
+        Some(Self {
+            oid,
+            owner: owner_of(oid)?,
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::call::{Call, bigint_datum, integer_datum, v1_function};
 use crate::error::Error;
 use crate::formats::{Registry, format_argument};
 use idgen_core::format::Parts;
-use idgen_core::uuidv7;
+use idgen_core::{uuid, uuidv7};
 use pgrx::pg_sys;
 
 /// Unix ms of 2000-01-01T00:00:00Z, where Postgres counts its timestamps from.
@@ -16,6 +16,8 @@ v1_function!(idgen_parse_registered, parse_registered);
 v1_function!(idgen_timestamp_registered, timestamp_registered);
 v1_function!(idgen_timestamp_bigint, timestamp_bigint);
 v1_function!(idgen_timestamp_uuid, timestamp_uuid);
+v1_function!(idgen_uuid_timestamp, uuid_timestamp);
+v1_function!(idgen_uuid_version, uuid_version);
 
 /// A timestamptz datum. 48 bits of ms end in the year 10889, far below Postgres' 294276.
 pub fn timestamptz(unix_ms: u64) -> Option<pg_sys::Datum> {
@@ -85,5 +87,22 @@ fn timestamp_uuid(call: Call) -> Result<pg_sys::Datum, Error> {
     let uuid = call.uuid(0).ok_or(Error::NullArgument { name: "id" })?;
     Ok(uuidv7::timestamp_ms(&uuid)
         .and_then(timestamptz)
+        .unwrap_or_else(|| call.null()))
+}
+
+/// As `uuid_extract_timestamp` of PostgreSQL 18.
+fn uuid_timestamp(call: Call) -> Result<pg_sys::Datum, Error> {
+    let uuid = call.uuid(0).ok_or(Error::NullArgument { name: "id" })?;
+    // 60 bits of 100 ns end in the year 5236, 48 bits of ms in 10889.
+    Ok(uuid::timestamp_us(&uuid)
+        .and_then(|unix_us| bigint_datum(unix_us - POSTGRES_EPOCH_MS * 1_000))
+        .unwrap_or_else(|| call.null()))
+}
+
+/// As `uuid_extract_version` of PostgreSQL 18.
+fn uuid_version(call: Call) -> Result<pg_sys::Datum, Error> {
+    let uuid = call.uuid(0).ok_or(Error::NullArgument { name: "id" })?;
+    Ok(uuid::version(&uuid)
+        .map(|version| pg_sys::Datum::from(i16::from(version)))
         .unwrap_or_else(|| call.null()))
 }

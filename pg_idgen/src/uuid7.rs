@@ -5,6 +5,7 @@ use crate::call::{Call, own_pid, uuid_result, v1_function};
 use crate::clock;
 use crate::error::Error;
 use crate::local::Local;
+use crate::parse::POSTGRES_EPOCH_MS;
 use idgen_core::uuidv7::{Generator, RandomPool};
 use pgrx::pg_sys;
 
@@ -23,6 +24,7 @@ static STATE: Local<State> = Local::new(State {
 
 v1_function!(idgen_uuidv7, uuidv7);
 v1_function!(idgen_uuidv7_at, uuidv7_at);
+v1_function!(idgen_uuidv7_shifted, uuidv7_shifted);
 
 #[inline(always)]
 fn uuidv7(_call: Call) -> Result<pg_sys::Datum, Error> {
@@ -50,6 +52,39 @@ fn uuidv7_at(call: Call) -> Result<pg_sys::Datum, Error> {
             what: "a UUID version 7",
         })?,
     )
+}
+
+/// The next UUID, moved in time; what rises still does, as long as the shift is the same.
+fn uuidv7_shifted(call: Call) -> Result<pg_sys::Datum, Error> {
+    let null = || Error::NullArgument { name: "shift" };
+    let out_of_range = || Error::TimeOutOfRange {
+        what: "a UUID version 7",
+    };
+    let shift = call.datum(0).ok_or_else(null)?;
+    // By the calendar of the session's time zone, as everywhere in Postgres: a day may have 23 hours.
+    let now_us = (clock::wall_ns() / 1_000).cast_signed() - POSTGRES_EPOCH_MS * 1_000;
+    let arguments = [Some(pg_sys::Datum::from(now_us)), Some(shift)];
+    // SAFETY: the function takes a timestamptz and an interval and gives a timestamptz.
+    let moved_us = unsafe { pgrx::direct_function_call::<i64>(pg_sys::timestamptz_pl_interval, &arguments) };
+    let delta_us = moved_us
+        .ok_or_else(null)?
+        .checked_sub(now_us)
+        .ok_or_else(out_of_range)?;
+    uuid_result(idgen_core::uuidv7::shifted(&next()?, delta_us).ok_or_else(out_of_range)?)
+}
+
+/// Bits of the server's strong random source, used here for the first and last time.
+///
+/// # Errors
+/// XX000 when the source fails.
+pub fn random_words<const N: usize>() -> Result<[u64; N], Error> {
+    STATE.with(|state| {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = random(state)?;
+        }
+        Ok(words)
+    })
 }
 
 #[inline(always)]

@@ -48,6 +48,11 @@ SELECT pg_temp.refusal($$SELECT idgen_segment('one')$$);
 RESET ROLE;
 DROP ROLE idgen_stranger;
 SELECT pg_temp.refusal($$SELECT idgen_parse(1, 'nonsense')$$);
+-- Public and sealed ids; IG021 and IG022 need a key file and are in the end-to-end tests (seal.rs).
+SELECT pg_temp.refusal($$SELECT idgen_public_id('missing')$$);
+SELECT pg_temp.refusal($$SELECT idgen_public_id('No_prefix')$$);
+SELECT pg_temp.refusal($$DELETE FROM idgen.prefix$$);
+SELECT pg_temp.refusal($$SELECT idgen_seal(1, 'ord')$$);
 -- The control functions.
 SELECT pg_temp.install(1, contract => 7);
 SELECT pg_temp.install(1, boot => gen_random_uuid());

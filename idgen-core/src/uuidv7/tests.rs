@@ -291,3 +291,45 @@ fn a_uuid_of_the_past_carries_its_time_and_the_random_bits() {
     assert_eq!(at(-1, 0), None);
     assert_eq!(at(i64::MAX, 0).is_none(), i64::MAX as u64 / 1_000 > (1 << 48) - 1);
 }
+
+#[test]
+fn a_shift_moves_the_time_and_nothing_else() {
+    let hour_us = 3_600_000_000;
+    let later = shifted(&RFC_EXAMPLE, hour_us).unwrap();
+    assert_eq!(timestamp_ms(&later), Some(RFC_MS + 3_600_000));
+    assert_eq!((rand_a(&later), rand_b(&later)), (RFC_RAND_A, RFC_RAND_B));
+    assert_eq!(shifted(&later, -hour_us), Some(RFC_EXAMPLE));
+    // Half a millisecond is 2,048 of its 4,096 parts.
+    assert_eq!(rand_a(&shifted(&RFC_EXAMPLE, -500).unwrap()), RFC_RAND_A - 2_048);
+}
+
+#[test]
+fn a_shift_out_of_the_range_is_refused() {
+    let (first, last) = (lowest_at(0), highest_at(i64::MAX));
+    assert_eq!(shifted(&first, 0), Some(first));
+    assert_eq!(shifted(&first, -1), None);
+    assert_eq!(shifted(&last, 0), Some(last));
+    assert_eq!(shifted(&last, 1), None);
+    assert_eq!(shifted(&first, i64::MAX), None);
+    assert_eq!(shifted(&last, i64::MIN), None);
+}
+
+proptest! {
+    #[test]
+    fn ids_that_rise_still_do_when_shifted(
+        now_ns in 0..4_000_000_000_000_000_000_u64, steps in prop::collection::vec(0..2_000_u64, 2..50),
+        delta_us in -1_000_000_000_000_i64..1_000_000_000_000,
+    ) {
+        let mut generator = Generator::new();
+        let mut now_ns = now_ns;
+        let mut last = None;
+        for step in steps {
+            now_ns += step;
+            let moved = shifted(&generator.next(now_ns, step), delta_us);
+            if let (Some(last), Some(moved)) = (last, moved) {
+                prop_assert!(last < moved);
+            }
+            last = moved;
+        }
+    }
+}

@@ -20,3 +20,6 @@ pub use report::Report;
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
+
+#[cfg(fuzzing)]
+pub use store_etcd::fuzzing;

@@ -212,6 +212,8 @@ fn parse(text: &str) -> Result<Formats> {
 
 async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms: u64) -> Result<Formats> {
     let mut asked_for: Option<String> = None;
+    // The same for every try, so that one that has got through unseen is recognised.
+    let mut at: Option<UnixMs> = None;
     let mut trouble = None;
     for _ in 0..TRIES_MAX {
         let snapshot = store.read().await.map_err(of_store)?;
@@ -220,7 +222,8 @@ async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms
             return parse(&snapshot.cell.worker_format);
         }
         let now = store.clock().await.map_err(of_store)?;
-        let plan = plan_switch(&snapshot, to, when.moment(now), now, window_ms)
+        let at = *at.get_or_insert_with(|| when.moment(now));
+        let plan = plan_switch(&snapshot, to, at, now, window_ms)
             .map_err(|error| Error::refused(error.to_string()))?;
         match store.switch(&plan).await {
             Ok(()) => return parse(&plan.formats),

@@ -59,7 +59,7 @@ fn two_servers_on_a_real_etcd_go_over_to_another_format_under_load() {
 }
 
 fn over_a_switch(servers: &[Server], store: &Store) {
-    let daemons: Vec<Daemon> = servers
+    let mut daemons: Vec<Daemon> = servers
         .iter()
         .map(|server| short(server, store).start())
         .collect();
@@ -97,6 +97,11 @@ fn over_a_switch(servers: &[Server], store: &Store) {
         recorder.extend(report.snowflakes());
     }
     recorder.assert_unique("snowflakes of both servers", 2_000);
+    for daemon in &mut daemons {
+        // The first renewal that met the switch looked again and went through, in one request.
+        let (_, metrics) = daemon.get("/metrics").expect("metrics");
+        assert!(!metrics.contains("reason=\"store_conflict\""), "{metrics}");
+    }
     let still: BTreeSet<i64> = servers.iter().flat_map(open_workers).collect();
     assert_eq!(still, workers, "no lease was lost");
     let format: String = sql::value(

@@ -23,7 +23,11 @@ mod lease;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
+mod public;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod seal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
@@ -34,3 +38,5 @@ mod server;
 mod shard;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod vectors;

@@ -192,10 +192,5 @@ fn grant_segment(call: Call) -> Result<pg_sys::Datum, Error> {
 
 /// Trigger of the tables that [`super::cache`] depends on.
 fn segment_changed(call: Call) -> Result<pg_sys::Datum, Error> {
-    let relation = call.trigger_relation().ok_or_else(|| Error::Internal {
-        message: "idgen.segment_changed() was not called as a trigger".into(),
-    })?;
-    // SAFETY: a relation that is open; the message leaves with the commit.
-    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation) };
-    Ok(pg_sys::Datum::null())
+    call.invalidate_trigger_relation("idgen.segment_changed")
 }

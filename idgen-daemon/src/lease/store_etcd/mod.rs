@@ -16,6 +16,8 @@
 //! What this adapter cannot see: a restore under the same cluster token while the daemon was not
 //! running. The cluster id and the highest revision are pinned in memory only.
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod pins;
 mod value;
 

@@ -7,6 +7,7 @@ pub mod http;
 pub mod load;
 pub mod process;
 pub mod scratch;
+pub mod seal;
 pub mod server;
 pub mod sql;
 pub mod unique;
