@@ -41,7 +41,9 @@ use uuid::Uuid;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// HTTP/2 pings: a member that went away without a word is noticed after twice this.
+/// HTTP/2 pings while a request waits: a member that went away without a word is noticed after twice this. Not while
+/// none does: etcd takes pings of an idle connection for abuse and ends it at the fourth, and a request that is
+/// sent at that moment fails (seen with 3.4.23).
 const PING: Duration = Duration::from_secs(2);
 
 /// What the adapter works with.
@@ -124,6 +126,7 @@ impl EtcdStore {
             .with_connect_timeout(limit)
             .with_timeout(limit)
             .with_keep_alive(PING, PING)
+            .with_keep_alive_while_idle(false)
             .with_require_leader(true);
         let connecting = Client::connect([endpoint], Some(options));
         let client = self.request(Effect::None, connecting).await?;
