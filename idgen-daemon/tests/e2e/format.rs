@@ -119,6 +119,69 @@ fn open_workers(server: &Server) -> Vec<i64> {
     )
 }
 
+fn assert_refused(daemon: &Daemon, args: &[&str], code: i32, why: &str) {
+    let answer = format(daemon, &[&["switch"], args].concat());
+    assert_eq!(
+        answer.code,
+        Some(code),
+        "{args:?}: {}{}",
+        answer.stdout,
+        answer.stderr
+    );
+    assert!(answer.stderr.contains(why), "{args:?}: {}", answer.stderr);
+}
+
+/// With the formats that the test below has registered.
+fn assert_switches_refused(daemon: &Daemon) {
+    assert_refused(daemon, &["--to", "older", "--at", "+1s"], 3, "too near");
+    assert_refused(
+        daemon,
+        &["--to", "younger", "--at", AHEAD],
+        3,
+        "ids would go back",
+    );
+    assert_refused(
+        daemon,
+        &["--to", "narrow", "--at", AHEAD],
+        3,
+        "9 bits for the worker",
+    );
+    assert_refused(
+        daemon,
+        &["--to", "sharded", "--at", AHEAD],
+        3,
+        "for logical shards",
+    );
+    assert_refused(daemon, &["--to", "regional", "--at", AHEAD], 3, "region");
+    assert_refused(
+        daemon,
+        &["--to", "older", "--region", "1", "--at", AHEAD],
+        3,
+        "region",
+    );
+    assert_refused(
+        daemon,
+        &["--to", "classic", "--at", AHEAD],
+        3,
+        "has this format already",
+    );
+    assert_refused(
+        daemon,
+        &["--to", "nothing", "--at", AHEAD],
+        2,
+        "no format \"nothing\"",
+    );
+    assert_eq!(
+        format(daemon, &["switch", "--to", "older", "--at", "soon"]).code,
+        Some(2)
+    );
+    assert_eq!(
+        format(daemon, &["show"]).stdout.trim(),
+        "classic",
+        "nothing was changed"
+    );
+}
+
 #[test]
 fn a_registered_format_is_minted_from_the_moment_of_the_switch_and_a_second_one_after_it() {
     let server = Server::start();
@@ -131,38 +194,12 @@ fn a_registered_format_is_minted_from_the_moment_of_the_switch_and_a_second_one_
          SELECT idgen.register_format('younger', '2024-01-01 00:00+00', 41, 10, 12);
          SELECT idgen.register_format('narrow', '2015-01-01 00:00+00', 41, 9, 12, 0, 1);",
     );
-    let refused = |args: &[&str], code: i32, why: &str| {
-        let answer = format(&daemon, &[&["switch"], args].concat());
-        assert_eq!(
-            answer.code,
-            Some(code),
-            "{args:?}: {}{}",
-            answer.stdout,
-            answer.stderr
-        );
-        assert!(answer.stderr.contains(why), "{args:?}: {}", answer.stderr);
-    };
-    refused(&["--to", "older", "--at", "+1s"], 3, "too near");
-    refused(&["--to", "younger", "--at", AHEAD], 3, "ids would go back");
-    refused(&["--to", "narrow", "--at", AHEAD], 3, "9 bits for the worker");
-    refused(&["--to", "sharded", "--at", AHEAD], 3, "for logical shards");
-    refused(&["--to", "regional", "--at", AHEAD], 3, "region");
-    refused(&["--to", "older", "--region", "1", "--at", AHEAD], 3, "region");
-    refused(&["--to", "classic", "--at", AHEAD], 3, "has this format already");
-    refused(&["--to", "nothing", "--at", AHEAD], 2, "no format \"nothing\"");
-    assert_eq!(
-        format(&daemon, &["switch", "--to", "older", "--at", "soon"]).code,
-        Some(2)
-    );
-    assert_eq!(
-        format(&daemon, &["show"]).stdout.trim(),
-        "classic",
-        "nothing was changed"
-    );
+    assert_switches_refused(&daemon);
 
     let before: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
     let at_ms = switch(&daemon, &["--to", "older", "--at", AHEAD]);
-    refused(
+    assert_refused(
+        &daemon,
         &["--to", "regional", "--region", "0", "--at", "+1h"],
         3,
         "pending",
