@@ -128,8 +128,7 @@ pub fn shown(text: &[u8]) -> String {
 }
 
 impl Error {
-    /// The table: generators and tags first, then what only the daemon and administrators see, then ids for the
-    /// outside.
+    /// The table: generators and tags first, then what only the daemon and administrators see.
     fn report(self) -> Report {
         match self {
             Self::NoLease { waited_ms } => report(
