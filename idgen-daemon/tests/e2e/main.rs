@@ -17,6 +17,8 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod format;
+#[cfg(test)]
 mod lease;
 #[cfg(test)]
 mod order;
@@ -32,6 +34,8 @@ mod segment;
 mod segment_faults;
 #[cfg(test)]
 mod server;
+#[cfg(test)]
+mod shard;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
