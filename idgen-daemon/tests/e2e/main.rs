@@ -17,7 +17,11 @@ mod dump;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod replication;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
