@@ -29,4 +29,6 @@ mod segment_faults;
 #[cfg(test)]
 mod server;
 #[cfg(test)]
+mod sqlstates;
+#[cfg(test)]
 mod store;

@@ -120,6 +120,14 @@ fn replicated_rows_keep_their_ids_and_the_targets_own_never_meet_them() {
     all.extend(ids(&pair.target, "source"));
     all.extend(ids(&pair.target, "target"));
     all.assert_unique("ids of both servers in one table", 5 * ROWS as usize);
+    let cell = |server: &Server| -> String {
+        sql::value(&mut server.connect(), "SELECT cell_id::text FROM idgen.health")
+    };
+    assert_eq!(
+        cell(&pair.source),
+        cell(&pair.target),
+        "only within one cell are ids unique"
+    );
     let (of_source, of_target) = (workers(&pair.target, "source"), workers(&pair.target, "target"));
     assert!(
         of_source.is_disjoint(&of_target) && !of_target.is_empty(),
