@@ -14,7 +14,7 @@ CREATE PROCEDURE pg_temp.close_all() LANGUAGE sql AS $$
 CALL pg_temp.close_all();
 SELECT idgen.install_lease(1, boot_id, coalesce(cell_id, '11111111-2222-4333-8444-555555555555'), 'classic', 'worker', 305, 100, 1, wall_ms, wall_ms, boottime_ms + 600000, wall_ms, boottime_ms)
   FROM idgen.server_clock();
-DO $$ BEGIN WHILE (SELECT ceiling_lead_ms >= 0 FROM idgen.slots WHERE identity = 305) LOOP PERFORM pg_sleep(0.001); END LOOP; END $$;
+DO $$ BEGIN WHILE (SELECT ceiling_lead_ms > -5 FROM idgen.slots WHERE identity = 305) LOOP PERFORM pg_sleep(0.001); END LOOP; END $$;
 SELECT pg_temp.refusal('SELECT idgen_snowflake()');
 SELECT pg_temp.refusal('SELECT * FROM idgen_snowflake_batch(3)');
 -- A deadline that has passed.
