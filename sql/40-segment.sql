@@ -134,11 +134,12 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_create_segment';
 COMMENT ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint) IS
-'Make a segment tag; it belongs to the caller. tag: 1 to 200 bytes. start_id: first id, at least 1. step, max_step: least and most ids per database write, 1 to 1,000,000, step <= max_step. limit_id: last id, at least start_id. Can be used at once in the same transaction. Errors: IG016 the tag exists, 22023 an argument out of range, 22004 NULL, IG012 in recovery.';
+'Make a segment tag; it belongs to the caller. tag: 1 to 200 bytes. start_id: first id, at least 1. step, max_step: least and most ids per database write, 1 to 1,000,000, step <= max_step. limit_id: last id, at least start_id. Can be used at once in the same transaction. Errors: IG016 the tag exists, 22023 an argument out of range, 22004 NULL, IG012 in recovery; in a database that has no day tables for its events yet also IG011 not preloaded, IG007 no refill worker made them, IG017 too many tags.';
 
+-- Unsafe, as nextval() is: looking a tag up is a statement of its own, which no parallel query allows, its leader neither.
 CREATE FUNCTION idgen_segment(tag text)
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL RESTRICTED
+LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
 'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, 22004 NULL.';

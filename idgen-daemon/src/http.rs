@@ -1,13 +1,13 @@
-//! `/metrics`, `/livez` and `/readyz`.
+//! `/metrics`, `/livez` and `/readyz` for whoever watches, `/clock/accept` for an operator on this host.
 
 use crate::error::{Error, Result};
-use crate::lease::Report;
+use crate::lease::{AcceptClock, Report};
 use crate::metrics::Metrics;
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use idgen_core::lease::Class;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -22,7 +22,16 @@ pub struct Pages {
     pub reports: Vec<(Class, watch::Receiver<Report>)>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// Where each keeper is told to believe its server's clock.
+    pub clocks: Vec<(Class, AcceptClock)>,
 }
+
+/// Where an operator accepts a clock that was set.
+pub const ACCEPT_CLOCK: &str = "/clock/accept";
+
+/// The header that such a request must have. A page in somebody's browser can post to loopback too, but not with a
+/// header of its own.
+pub const ASKED_BY: &str = "idgen-asked-by";
 
 /// Takes the port, before anything else is started.
 pub fn bind(addr: SocketAddr) -> Result<TcpListener> {
@@ -44,7 +53,9 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
         .route("/metrics", get(metrics))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .with_state(pages);
+        .route(ACCEPT_CLOCK, post(accept_clock))
+        .with_state(pages)
+        .into_make_service_with_connect_info::<SocketAddr>();
     // No graceful end: a client that keeps its connection open must not delay the release of a lease.
     tokio::select! {
         served = axum::serve(listener, router) => served.map_err(failed),
@@ -66,6 +77,32 @@ async fn metrics(State(pages): State<Pages>) -> Response {
             (StatusCode::INTERNAL_SERVER_ERROR, "internal error\n").into_response()
         }
     }
+}
+
+/// Believes the clock of the server as it is now. Only from this host: whoever is here could restart us as well.
+async fn accept_clock(
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    State(pages): State<Pages>,
+    headers: HeaderMap,
+) -> Response {
+    if !peer.ip().to_canonical().is_loopback() || !headers.contains_key(ASKED_BY) {
+        let why = format!("only from this host, and with the header {ASKED_BY}\n");
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    let mut answer = String::new();
+    for (class, clock) in &pages.clocks {
+        match clock.accept().await {
+            Ok(Some(by_ms)) => {
+                answer.push_str(&format!("{class}s: accepted; the clock was set by {by_ms} ms\n"))
+            }
+            Ok(None) => answer.push_str(&format!("{class}s: the clock is believed already\n")),
+            Err(error) => {
+                answer.push_str(&format!("{class}s: {error}\n"));
+                return (StatusCode::SERVICE_UNAVAILABLE, answer).into_response();
+            }
+        }
+    }
+    answer.into_response()
 }
 
 async fn readyz(State(pages): State<Pages>) -> Response {

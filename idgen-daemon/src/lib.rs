@@ -1,11 +1,12 @@
-//! The companion of a Postgres server that has pg_idgen: it keeps the server's lease on worker
-//! identities, and lets an operator look at it.
+//! The companion of a Postgres server that has pg_idgen: it keeps the server's leases on worker
+//! identities and shards, and lets an operator look at them.
 //!
 //! ```text
 //!  idgend -> supervisor -+-> lease::Keeper --> postgres::Control   (the server that mints)
 //!                        |        |
 //!                        |        +-> LeaseStore <- PostgresStore | EtcdStore
-//!                        +-> http (/metrics, /livez, /readyz)
+//!                        +-> http (/metrics, /livez, /readyz, /clock/accept)
+//!  idgenctl -> status | operator
 //! ```
 //! Every decision about a lease is made in `idgen_core::lease`; here are the sockets and timers.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod http;
 pub mod lease;
 pub mod log;
 pub mod metrics;
+pub mod operator;
 pub mod postgres;
 pub mod status;
 pub mod supervisor;

@@ -27,20 +27,40 @@ impl AsOwner {
         }
         // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
         let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
-        for (name, value) in [(c"search_path", c"pg_catalog, pg_temp"), (c"TimeZone", c"UTC")] {
-            set_for_now(name, value);
-        }
-        Self {
+        let as_owner = Self {
             user,
             security_context,
             guc_level,
-        }
+        };
+        as_owner.pin(c"search_path", c"pg_catalog, pg_temp");
+        as_owner.pin(c"TimeZone", c"UTC");
+        as_owner
+    }
+
+    /// One more setting that keeps this value until the drop.
+    pub fn pin(&self, name: &std::ffi::CStr, value: &std::ffi::CStr) {
+        // Undone at the end of the level that `begin` has opened.
+        set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
     }
 }
 
-fn set_for_now(name: &std::ffi::CStr, value: &std::ffi::CStr) {
-    // Undone at the end of the level that `begin` has opened.
-    set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
+/// Until its drop queries that only read see what is committed now. The statement's own snapshot may be older
+/// than what a worker has done since, at this statement's request.
+pub struct AsOfNow(());
+
+impl AsOfNow {
+    pub fn begin() -> Self {
+        // SAFETY: inside a transaction, never in a parallel query; popped by drop or by the abort.
+        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
+        Self(())
+    }
+}
+
+impl Drop for AsOfNow {
+    fn drop(&mut self) {
+        // SAFETY: pushed by `begin`; whatever was pushed after it has been popped before.
+        unsafe { pg_sys::PopActiveSnapshot() };
+    }
 }
 
 /// The commit of this transaction is to wait for the disk, and for the synchronous standby if there is one, as
@@ -85,6 +105,9 @@ impl Drop for AsOwner {
     }
 }
 
+/// `InvalidSubTransactionId`, a macro that has no binding.
+const INVALID_SUBTRANSACTION: pg_sys::SubTransactionId = 0;
+
 /// The extension's tables in this database.
 #[derive(Clone, Copy)]
 pub struct Tables {
@@ -116,6 +139,20 @@ impl Tables {
                 audit_event,
                 owner: owner_of(segment)?,
             })
+        }
+    }
+
+    /// They were created by this very transaction, so nobody else sees them.
+    pub fn are_of_this_transaction(self) -> bool {
+        // SAFETY: the relation exists as far as this transaction is concerned; it is closed before the end.
+        unsafe {
+            let relation = pg_sys::RelationIdGetRelation(self.audit_event);
+            if relation.is_null() {
+                return false;
+            }
+            let created = (*relation).rd_createSubid != INVALID_SUBTRANSACTION;
+            pg_sys::RelationClose(relation);
+            created
         }
     }
 }

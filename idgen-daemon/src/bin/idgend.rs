@@ -7,7 +7,8 @@ use idgen_daemon::config::{ClassConfig, Config, StoreConfig};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, PostgresStore, PostgresStoreConfig, Report,
+    AcceptRequests, EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, PostgresStore,
+    PostgresStoreConfig, Report, accept_channel,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
@@ -107,13 +108,19 @@ async fn supervise(config: Config) -> Result<()> {
 
     let mut supervisor = Supervisor::new(stop.clone());
     let listener = config.http_listen.map(http::bind).transpose()?;
-    let mut reports = Vec::new();
+    let (mut reports, mut clocks) = (Vec::new(), Vec::new());
     for class in &config.classes {
-        let reported = spawn_keeper(&mut supervisor, &config, class, &holder, &metrics, &stop);
+        let (accept, accepts) = accept_channel();
+        let reported = spawn_keeper(&mut supervisor, &config, class, &holder, accepts, &metrics, &stop);
         reports.push((class.class, reported));
+        clocks.push((class.class, accept));
     }
     if let Some(listener) = listener {
-        let pages = Pages { reports, metrics };
+        let pages = Pages {
+            reports,
+            metrics,
+            clocks,
+        };
         supervisor.spawn_restarted("http", move |stop| {
             let (listener, pages) = (listener.try_clone(), pages.clone());
             async move {
@@ -132,6 +139,7 @@ fn spawn_keeper(
     config: &Config,
     leases: &ClassConfig,
     holder: &HolderName,
+    accepts: AcceptRequests,
     metrics: &Metrics,
     stop: &CancellationToken,
 ) -> watch::Receiver<Report> {
@@ -143,6 +151,7 @@ fn spawn_keeper(
         postgres: config.postgres.clone(),
         class: leases.clone(),
         holder: holder.clone(),
+        accept_synchronised: config.accept_synchronised,
     };
     let name = match class {
         Class::Worker => "lease keeper of workers",
@@ -165,7 +174,7 @@ fn spawn_keeper(
                 ttl_ms,
                 holder,
             });
-            let keeper = Keeper::new(keeper, store, report, metrics);
+            let keeper = Keeper::new(keeper, store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         StoreConfig::Etcd {
@@ -181,7 +190,7 @@ fn spawn_keeper(
                 ttl_ms,
                 holder,
             });
-            let keeper = Keeper::new(keeper, store, report, metrics);
+            let keeper = Keeper::new(keeper, store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }

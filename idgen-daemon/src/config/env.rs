@@ -64,6 +64,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "SHARDS__TTL_MS" => raw.shards.ttl_ms = Some(number(&value)?),
         "SHARDS__WINDOW_MS" => raw.shards.window_ms = Some(number(&value)?),
         "SHARDS__PERIOD_MS" => raw.shards.period_ms = Some(number(&value)?),
+        "CLOCK__ACCEPT_SYNCHRONISED" => raw.clock.accept_synchronised = Some(truth(&value)?),
         "HTTP__LISTEN" => raw.http.listen = Some(value),
         "LOG__FORMAT" => raw.log.format = Some(value),
         "LOG__LEVEL" => raw.log.level = Some(value),
@@ -77,6 +78,13 @@ fn number(value: &str) -> std::result::Result<u64, String> {
         .trim()
         .parse()
         .map_err(|_| format!("\"{value}\" is not a whole number"))
+}
+
+fn truth(value: &str) -> std::result::Result<bool, String> {
+    value
+        .trim()
+        .parse()
+        .map_err(|_| format!("\"{value}\" is neither true nor false"))
 }
 
 /// Endpoints or shards, separated by commas.

@@ -36,6 +36,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
+    /// A wall clock that was set is believed again when the kernel says that it is synchronised.
+    pub accept_synchronised: bool,
     /// Where metrics and health are served; `None`: nowhere.
     pub http_listen: Option<SocketAddr>,
     /// How to log.
@@ -105,6 +107,7 @@ struct RawConfig {
     store: RawStore,
     workers: RawWorkers,
     shards: RawShards,
+    clock: RawClock,
     http: RawHttp,
     log: RawLog,
 }
@@ -151,6 +154,12 @@ struct RawShards {
 enum RawShard {
     One(i64),
     Range(String),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawClock {
+    accept_synchronised: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -228,6 +237,7 @@ impl RawConfig {
             postgres,
             store,
             classes,
+            accept_synchronised: self.clock.accept_synchronised.unwrap_or(true),
             http_listen: self.http.check()?,
             log: self.log.check()?,
         })

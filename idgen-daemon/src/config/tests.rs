@@ -47,6 +47,7 @@ fn a_minimal_file_takes_the_defaults() {
     assert_eq!(times(workers), (600_000, 480_000, 10_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.postgres.poll, Duration::from_millis(500));
+    assert!(config.accept_synchronised);
     assert_eq!(config.http_listen, Some("127.0.0.1:9787".parse().unwrap()));
     assert!(!config.log.json);
     let StoreConfig::Postgres {
@@ -87,6 +88,8 @@ fn a_full_file_sets_everything() {
         ttl_ms = 20000
         window_ms = 8000
         period_ms = 1500
+        [clock]
+        accept_synchronised = false
         [http]
         listen = ""
         [log]
@@ -103,6 +106,7 @@ fn a_full_file_sets_everything() {
     assert_eq!(listed.wanted, shards(&[0, 16, 17, 18, 40]), "in rising order");
     assert_eq!(times(listed), (20_000, 8_000, 1_500));
     assert_eq!(config.postgres.poll, Duration::from_millis(250));
+    assert!(!config.accept_synchronised);
     assert_eq!(config.http_listen, None);
     assert!(config.log.json);
     assert!(
@@ -306,6 +310,7 @@ fn every_setting_can_come_from_the_environment() {
         ("IDGEND_SHARDS__TTL_MS", "15000"),
         ("IDGEND_SHARDS__WINDOW_MS", "7000"),
         ("IDGEND_SHARDS__PERIOD_MS", "1000"),
+        ("IDGEND_CLOCK__ACCEPT_SYNCHRONISED", "false"),
         ("IDGEND_HTTP__LISTEN", "[::1]:0"),
         ("IDGEND_LOG__FORMAT", "json"),
         ("IDGEND_LOG__LEVEL", "warn"),
@@ -321,6 +326,7 @@ fn every_setting_can_come_from_the_environment() {
     assert_eq!(times(listed), (15_000, 7_000, 1_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_millis(11));
     assert_eq!(config.postgres.poll, Duration::from_millis(12));
+    assert!(!config.accept_synchronised);
     assert_eq!(config.http_listen, Some("[::1]:0".parse().unwrap()));
     let StoreConfig::Etcd {
         endpoints,
@@ -346,6 +352,7 @@ fn the_environment_is_as_strict_as_the_file() {
         ("IDGEND_WORKERS__COUNT", "0", "workers.count = 0"),
         ("IDGEND_SHARDS__IDS", "1,x", "shards.ids: \"x\" is not"),
         ("IDGEND_SHARDS__IDS", "1,1", "shard 1 is named twice"),
+        ("IDGEND_CLOCK__ACCEPT_SYNCHRONISED", "1", "neither true nor false"),
         ("IDGEND_NO_SUCH_KEY", "1", "there is no such setting"),
         ("IDGEND_WORKERS__NO_SUCH_KEY", "1", "there is no such setting"),
         ("IDGEND_STORE__KIND", "redis", "redis"),

@@ -255,6 +255,7 @@ impl<S: LeaseStore> Clerk<S> {
         };
         let mut renewal = Renewal {
             epoch_nonce: cell.epoch_nonce,
+            formats: cell.worker_format.clone(),
             boot_id: held.boot_id,
             token: held.token,
             guard: held.guard,
@@ -294,6 +295,7 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
         let snapshot = self.read().await?;
+        renewal.formats.clone_from(&snapshot.cell.worker_format);
         let standing = settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
         let Standing::Mine { guard, leased } = standing else {
             return Ok(None);

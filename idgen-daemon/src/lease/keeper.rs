@@ -1,5 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
+use super::clock::{AcceptRequests, kernel_clock};
 use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Desk, Request};
 use super::ranges::Ranges;
@@ -39,6 +40,8 @@ pub struct KeeperConfig {
     pub class: ClassConfig,
     /// Who we are.
     pub holder: HolderName,
+    /// A clock that was set is believed again when the kernel says that it is synchronised.
+    pub accept_synchronised: bool,
 }
 
 /// Keeps the lease of one class of one server.
@@ -58,13 +61,20 @@ pub struct Keeper<S> {
     server_trouble: Complaint,
     store_trouble: Complaint,
     clock_trouble: Complaint,
+    accepts: AcceptRequests,
     report: watch::Sender<Report>,
     metrics: ClassMetrics,
 }
 
 impl<S: LeaseStore> Keeper<S> {
     /// A keeper that has not begun.
-    pub fn new(config: KeeperConfig, store: S, report: watch::Sender<Report>, metrics: ClassMetrics) -> Self {
+    pub fn new(
+        config: KeeperConfig,
+        store: S,
+        accepts: AcceptRequests,
+        report: watch::Sender<Report>,
+        metrics: ClassMetrics,
+    ) -> Self {
         let now = Instant::now();
         Self {
             desk: Desk::new(store, config.holder.instance, config.class.timing),
@@ -81,6 +91,7 @@ impl<S: LeaseStore> Keeper<S> {
             server_trouble: Complaint::default(),
             store_trouble: Complaint::default(),
             clock_trouble: Complaint::default(),
+            accepts,
             report,
             metrics,
         }
@@ -102,6 +113,10 @@ impl<S: LeaseStore> Keeper<S> {
                 () = closed(&mut self.server) => {
                     self.lose_server("the connection to postgres ended");
                     self.drive(Event::ServerLost).await?;
+                }
+                answer = self.accepts.next() => {
+                    // Whoever asked may have gone; the clock is accepted all the same.
+                    let _ = answer.send(self.accept_clock());
                 }
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
@@ -334,23 +349,51 @@ impl<S: LeaseStore> Keeper<S> {
             let boot_id = Uuid::from_u128(said.boot_id.0);
             tracing::info!(%boot_id, "postgres has new shared memory");
         }
-        let verdict = self.steps.observe(said.clock);
+        Ok(Reading {
+            clock: said.clock,
+            boot_id: said.boot_id,
+            clock_good: self.judge_clock(said.clock),
+            random: random(),
+        })
+    }
+
+    /// Is the wall clock believed?
+    fn judge_clock(&mut self, clock: ClockReading) -> bool {
+        let mut verdict = self.steps.observe(clock);
+        if let ClockVerdict::Stepped { by_ms } = verdict
+            && self.config.accept_synchronised
+            && kernel_clock().is_some_and(|kernel| kernel.proves(clock.wall))
+        {
+            tracing::warn!(
+                by_ms,
+                "the server's wall clock was set; the kernel says that it is right now"
+            );
+            self.steps.accept();
+            verdict = self.steps.observe(clock);
+        }
         self.metrics.clock_stepped.set(i64::from(!verdict.is_good()));
         match verdict {
-            ClockVerdict::Good => self.clock_trouble.settle("the wall clock is back"),
+            ClockVerdict::Good => self.clock_trouble.settle("the wall clock is believed again"),
             ClockVerdict::Stepped { .. } => self.clock_trouble.raise(
                 "the server's wall clock was set: no new lease and no higher ceiling until it comes back \
-                 (if it is right now, restart idgend)"
+                 (if it is right now: idgenctl clock accept)"
                     .to_owned(),
                 Instant::now(),
             ),
         }
-        Ok(Reading {
-            clock: said.clock,
-            boot_id: said.boot_id,
-            clock_good: verdict.is_good(),
-            random: random(),
-        })
+        verdict.is_good()
+    }
+
+    /// An operator says that the clock is right. By how much it was set; `None`: it was believed already.
+    fn accept_clock(&mut self) -> Option<i64> {
+        let by_ms = self.steps.stepped_by_ms()?;
+        tracing::warn!(
+            by_ms,
+            "the server's wall clock was set; an operator says that it is right now"
+        );
+        self.steps.accept();
+        self.look_at = Instant::now();
+        Some(by_ms)
     }
 
     fn lose_server(&mut self, why: &str) {

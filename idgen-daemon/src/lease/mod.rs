@@ -4,6 +4,7 @@
 //! [`Keeper`] talks to the server that mints and asks the core what to do; its [`desk`](self) carries
 //! one request at a time to the [`LeaseStore`], so that a slow store never delays a look at the server.
 
+mod clock;
 mod complaint;
 mod desk;
 mod keeper;
@@ -13,9 +14,10 @@ mod store;
 mod store_etcd;
 mod store_postgres;
 
+pub use clock::{AcceptClock, AcceptRequests, accept_channel};
 pub use keeper::{Keeper, KeeperConfig};
 pub use report::Report;
-pub use store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 

@@ -1,7 +1,8 @@
 //! What a lease store must be able to do.
 
+use idgen_core::clock::UnixMs;
 use idgen_core::lease::{
-    BootId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot, Token,
+    BootId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot, SwitchPlan, Token,
 };
 use std::fmt;
 use std::future::Future;
@@ -20,6 +21,8 @@ pub struct HolderName {
 pub struct Renewal {
     /// Name of the token's epoch.
     pub epoch_nonce: EpochNonce,
+    /// The plan of formats that the windows were made with.
+    pub formats: String,
     /// The shared memory the lease was granted for.
     pub boot_id: BootId,
     /// Its token.
@@ -101,12 +104,12 @@ pub trait LeaseStore: Send + 'static {
     /// the cell when the store is new.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
-    /// Grants what was planned if every row is still as it was seen and has no holder (or one that has
+    /// Grants what was planned if the cell's formats are those of the plan, and every row is still as it was seen and has no holder (or one that has
     /// expired by the store's clock, or the one that the plan replaces), else `Conflict`.
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
-    /// Commits the windows and a new TTL if every identity is held under the token, has not expired,
-    /// and its row has the guard's revision, else `Conflict`.
+    /// Commits the windows and a new TTL if the cell's formats are those of the renewal, and every identity is
+    /// held under the token, has not expired, and its row has the guard's revision, else `Conflict`.
     fn renew(&mut self, renewal: &Renewal) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Gives identities back with their exact high waters. Those that the store does not show under
@@ -116,6 +119,17 @@ pub trait LeaseStore: Send + 'static {
         boot_id: BootId,
         marks: &[Mark],
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
+}
+
+/// What an operator changes of a cell.
+pub trait CellStore: LeaseStore {
+    /// The store's clock; of a store without one, that of this host.
+    fn clock(&mut self) -> impl Future<Output = Result<UnixMs, StoreError>> + Send;
+
+    /// Makes the switch if the cell has the formats that it was planned on, and no row has a ceiling at or
+    /// above its moment, else `Conflict`. No grant or renewal slips in between. Whoever switches has read
+    /// the rows of workers before.
+    fn switch(&mut self, plan: &SwitchPlan) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// `token` as a grant at `revision` of `epoch` gives it.

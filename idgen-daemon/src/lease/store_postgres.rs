@@ -7,13 +7,13 @@
 //! A commit counts only when the server said so, without a warning: a cancelled wait for synchronous
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
-use super::store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 use crate::postgres::{PgError, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId, Mark, Revision, Snapshot,
-    Token,
+    SwitchPlan, Token,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -44,6 +44,15 @@ const READ_LEASES: &str = "
       FROM idgen.lease WHERE kind = $1 ORDER BY identity";
 
 const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revision + 1 RETURNING revision";
+
+const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
+
+/// The cell's row is locked, so no ceiling is raised meanwhile.
+const SWITCH: &str = "
+    UPDATE idgen.cell
+       SET worker_format = $1, min_floor_ms = greatest(min_floor_ms, $2), revision = revision + 1
+     WHERE worker_format = $4
+       AND NOT EXISTS (SELECT FROM idgen.lease WHERE kind = 'worker' AND ceiling_ms >= $3)";
 
 /// Grants the rows of the plan that are as they were seen; the caller counts them.
 const GRANT: &str = "
@@ -205,6 +214,16 @@ async fn begin(session: &Session) -> Result<Cell> {
     })
 }
 
+/// Is the cell, which is locked, the one that was planned on?
+fn check_cell(cell: &Cell, epoch: Epoch, nonce: EpochNonce, formats: &str) -> Result<()> {
+    let changed = match (cell.is_epoch(epoch, nonce), cell.worker_format == formats) {
+        (true, true) => return Ok(()),
+        (false, _) => "the epoch was advanced",
+        (true, false) => "the worker format was switched",
+    };
+    Err(StoreError::new(StoreErrorKind::Conflict, changed))
+}
+
 /// The revision that this transaction's changes are made at.
 async fn raise_revision(session: &Session) -> Result<i64> {
     let row = session.row(RAISE_REVISION, &[]).await.map_err(not_done)?;
@@ -228,12 +247,7 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         let cell = begin(&session).await?;
-        if !cell.is_epoch(plan.epoch, plan.epoch_nonce) {
-            return Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the epoch was advanced",
-            ));
-        }
+        check_cell(&cell, plan.epoch, plan.epoch_nonce, &plan.formats)?;
         let revision = raise_revision(&session).await?;
         let planned = &plan.grants;
         let identities: Vec<i32> = planned
@@ -278,12 +292,7 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         let cell = begin(&session).await?;
-        if !cell.is_epoch(renewal.token.epoch, renewal.epoch_nonce) {
-            return Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the epoch was advanced",
-            ));
-        }
+        check_cell(&cell, renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
         let identities: Vec<i32> = leased.iter().map(|leased| i32::from(leased.identity.0)).collect();
@@ -351,6 +360,27 @@ impl LeaseStore for PostgresStore {
     }
 }
 
+impl CellStore for PostgresStore {
+    async fn clock(&mut self) -> Result<UnixMs> {
+        let session = self.take_session().await?;
+        let row = session.row(CLOCK, &[]).await.map_err(not_done)?;
+        self.session = Some(session);
+        Ok(UnixMs(unsigned(column(&row, 0)?)?))
+    }
+
+    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        begin(&session).await?;
+        let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
+        let switched = session
+            .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])
+            .await
+            .map_err(not_done)?;
+        self.commit_all(session, warnings, switched, 1).await
+    }
+}
+
 impl PostgresStore {
     /// Commits if every row was changed; otherwise nothing of it may stay.
     async fn commit_all(
@@ -365,7 +395,7 @@ impl PostgresStore {
         }
         session.batch("ROLLBACK").await.map_err(not_done)?;
         self.session = Some(session);
-        let message = format!("{changed} of {wanted} identities are as expected");
+        let message = format!("{changed} of {wanted} rows are as expected");
         Err(StoreError::new(StoreErrorKind::Conflict, message))
     }
 }

@@ -4,6 +4,7 @@ use crate::kit::Etcd;
 use crate::kit::process::Signal;
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
+use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::Class;
 use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
 use serde_json::Value;
@@ -188,4 +189,19 @@ fn a_store_full_of_shards_can_be_read() {
     }
     let snapshot = member.runtime.block_on(one.store.read()).expect("read");
     assert_eq!(snapshot.rows().len(), usize::from(Class::Shard.size()));
+}
+
+#[test]
+fn a_switch_keeps_what_a_later_release_put_into_the_cell() {
+    let member = Member::new();
+    let mut operator = Daemon::new(&member, &member.runtime, 9, 60_000);
+    operator.plan(1, 7);
+    member.change_cell(|cell| cell["colour"] = "green".into());
+    let regional = CellFormat::new(REGIONAL, Some(3)).expect("a worker format");
+    let switch = operator.plan_switch(regional, 0);
+    operator.switch(&switch).expect("switched");
+    member.change_cell(|cell| {
+        assert_eq!(cell["colour"], "green");
+        assert_eq!(cell["worker_format"], switch.formats.as_str());
+    });
 }

@@ -84,6 +84,21 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn a_switch_is_made_once_and_every_daemon_must_know_it() {
+            rules::a_switch_is_made_once_and_every_daemon_must_know_it(&$place);
+        }
+
+        #[test]
+        fn a_switch_is_refused_when_a_grant_slips_in_between() {
+            rules::a_switch_is_refused_when_a_grant_slips_in_between(&$place);
+        }
+
+        #[test]
+        fn a_second_switch_raises_the_floor_of_the_cell() {
+            rules::a_second_switch_raises_the_floor_of_the_cell(&$place);
+        }
+
+        #[test]
         fn a_store_that_does_not_answer_is_given_up_and_found_again() {
             rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
         }

@@ -1,13 +1,14 @@
 //! The rules.
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
+use idgen_core::format::{CLASSIC, CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::{
-    BootId, Claim, Class, GrantPlan, Identity, InstanceId, Leased, Mark, Memory, NotFree, Occupied, Timing,
-    TimingSpec, Token, Wanted,
+    BootId, Claim, Class, GrantPlan, Identity, InstanceId, Leased, Mark, Memory, NotFree, Occupied,
+    SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted, plan_switch,
 };
-use idgen_daemon::lease::{Committed, HolderName, LeaseStore, Renewal, StoreErrorKind};
+use idgen_daemon::lease::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreErrorKind};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
@@ -17,11 +18,13 @@ use crate::kit::{PATIENCE, eventually, eventually_true};
 
 /// The shortest that etcd keeps at its default election timeout.
 pub const TTL_MS: u64 = 2_000;
+/// Longer than any window that these tests are granted.
+const WINDOW_MS: u64 = 5_000;
 pub const BOOT: BootId = BootId(11);
 
 /// A running store that many daemons can open.
 pub trait Place {
-    type Store: LeaseStore;
+    type Store: CellStore;
 
     /// The store of a class as one daemon sees it, with this TTL.
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
@@ -84,6 +87,7 @@ impl Lease {
         }
         Renewal {
             epoch_nonce: self.plan.epoch_nonce,
+            formats: self.plan.formats.clone(),
             boot_id: BOOT,
             token: self.token,
             guard: self.committed.revision,
@@ -104,7 +108,7 @@ impl Lease {
     }
 }
 
-impl<'r, S: LeaseStore> Daemon<'r, S> {
+impl<'r, S: CellStore> Daemon<'r, S> {
     /// One that leases workers.
     pub fn new(place: &impl Place<Store = S>, runtime: &'r Runtime, instance: u128, ttl_ms: u64) -> Self {
         Self::of(Class::Worker, place, runtime, instance, ttl_ms)
@@ -171,6 +175,25 @@ impl<'r, S: LeaseStore> Daemon<'r, S> {
         self.runtime
             .block_on(self.store.renew(renewal))
             .map_err(|error| error.kind)
+    }
+
+    /// As `idgenctl format switch` does it.
+    pub fn plan_switch(&mut self, to: CellFormat, later_ms: u64) -> SwitchPlan {
+        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
+        let now = self.runtime.block_on(self.store.clock()).expect("clock");
+        let at = now.saturating_add(WINDOW_MS + 3_000 + later_ms);
+        plan_switch(&snapshot, to, at, now, WINDOW_MS).expect("plan")
+    }
+
+    pub fn switch(&mut self, plan: &SwitchPlan) -> Result<(), StoreErrorKind> {
+        self.runtime
+            .block_on(self.store.switch(plan))
+            .map_err(|error| error.kind)
+    }
+
+    fn formats(&mut self) -> String {
+        let snapshot = self.runtime.block_on(self.store.read()).expect("read");
+        snapshot.cell.worker_format
     }
 
     pub fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Vec<Mark> {
@@ -610,4 +633,111 @@ pub fn what_a_daemon_left_behind_is_replaced_by_itself_only(place: &impl Place) 
     assert_eq!(one.grant(plan).err(), Some(StoreErrorKind::Conflict), "only once");
     assert_eq!(one.standing(&lease), Standing::Lost);
     one.renew(&again.renewal(500)).expect("renewed");
+}
+
+fn regional(region: u64) -> CellFormat {
+    CellFormat::new(REGIONAL, Some(region)).expect("a worker format")
+}
+
+pub fn a_switch_is_made_once_and_every_daemon_must_know_it(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut two = Daemon::new(place, &runtime, 2, 60_000);
+    let mut shards = Daemon::of(Class::Shard, place, &runtime, 3, 60_000);
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let lease = one.acquire(2);
+    let planned_before = two.plan(2, 9);
+    let sharded = shards.shards(&[7]).expect("plan");
+    let sharded = shards.grant(sharded).expect("granted");
+
+    let switch = operator.plan_switch(regional(1), 0);
+    operator.switch(&switch).expect("switched");
+    assert_eq!(one.formats(), switch.formats, "and everybody sees it");
+    assert_eq!(
+        operator.switch(&switch).err(),
+        Some(StoreErrorKind::Conflict),
+        "only once"
+    );
+
+    // One has read the switch just now, but its renewal was planned before: the text tells, not the revision.
+    let old = lease.renewal(500);
+    assert_eq!(one.renew(&old).err(), Some(StoreErrorKind::Conflict));
+    assert_eq!(two.grant(planned_before).err(), Some(StoreErrorKind::Conflict));
+    let Standing::Mine { guard, .. } = one.standing(&lease) else {
+        panic!("lost")
+    };
+    let formats = switch.formats.clone();
+    one.renew(&Renewal {
+        guard,
+        formats: formats.clone(),
+        ..old
+    })
+    .expect("in the same period");
+    two.acquire(2);
+    assert!(matches!(shards.standing(&sharded), Standing::Mine { .. }));
+    shards
+        .renew(&Renewal {
+            formats,
+            ..sharded.renewal(500)
+        })
+        .expect("shards go on");
+}
+
+pub fn a_switch_is_refused_when_a_grant_slips_in_between(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let lease = one.acquire(1);
+    for beyond in ["renewal", "grant"] {
+        let switch = operator.plan_switch(regional(1), 0);
+        if beyond == "renewal" {
+            let mut renewal = lease.renewal(0);
+            renewal.leased[0].window.ceiling = switch.at;
+            one.renew(&renewal).expect("nobody has switched yet");
+        } else {
+            let mut plan = one.plan(1, 9);
+            plan.grants[0].leased.window.ceiling = switch.at;
+            one.grant(plan).expect("nobody has switched yet");
+        }
+        assert_eq!(
+            operator.switch(&switch).err(),
+            Some(StoreErrorKind::Conflict),
+            "{beyond}"
+        );
+        let snapshot = runtime.block_on(operator.store.read()).expect("read");
+        assert_eq!(snapshot.cell.worker_format, "classic");
+        let at = switch.at;
+        let then = at.saturating_sub(WINDOW_MS + 3_000);
+        let again = plan_switch(&snapshot, regional(1), at, then, WINDOW_MS).expect_err("it is above now");
+        assert!(matches!(again, SwitchRefused::Granted { .. }), "{again}");
+        // Out of the way of the next one.
+        eventually_true(PATIENCE, "the next moment lies above", || {
+            wall().saturating_add(WINDOW_MS) > at
+        });
+    }
+}
+
+pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let lease = one.acquire(1);
+    let first = operator.plan_switch(regional(1), 0);
+    operator.switch(&first).expect("switched");
+    eventually_true(PATIENCE, "its moment has passed", || wall() > first.at);
+    let classic = CellFormat::new(CLASSIC, None).expect("a worker format");
+    let second = operator.plan_switch(classic, 0);
+    operator.switch(&second).expect("switched");
+    let snapshot = runtime.block_on(one.store.read()).expect("read");
+    assert_eq!(
+        snapshot.cell.worker_format,
+        format!("regional/1; classic from {}", second.at.0)
+    );
+    assert_eq!(snapshot.cell.min_floor, first.at);
+    assert_eq!(
+        one.standing(&lease),
+        Standing::Lost,
+        "it may still mint before the first switch"
+    );
+    assert!(one.acquire(1).leased()[0].window.floor >= first.at);
 }

@@ -188,8 +188,8 @@ fn plan_refused(shared: &Shared, plan: Option<&FormatPlan>, refused: PlanRefused
     }
 }
 
-/// The window of an install in ticks: (floor, ceiling).
-fn window(call: Call) -> Result<(u64, u64), Error> {
+/// The window of an install: (floor, ceiling). Ticks saturate, so the moments are what is compared.
+fn window(call: Call) -> Result<(UnixMs, UnixMs), Error> {
     let floor_ms = unsigned(call, 8, "floor_ms")?;
     let ceiling_ms = unsigned(call, 9, "ceiling_ms")?;
     let wrong = |message: &str| Error::InvalidParameter {
@@ -207,7 +207,7 @@ fn window(call: Call) -> Result<(u64, u64), Error> {
             "ceiling_ms is more than a day ahead of this server's clock",
         ));
     }
-    Ok((tick_of(UnixMs(floor_ms)), tick_of(UnixMs(ceiling_ms))))
+    Ok((UnixMs(floor_ms), UnixMs(ceiling_ms)))
 }
 
 fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
@@ -220,12 +220,12 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     let cell_id = call.uuid(2).ok_or(Error::NullArgument { name: "cell_id" })?;
     let named = Named::from_args(call, 4)?;
     let plan = formats_argument(call, 3, named.identity.kind)?;
-    let (floor_tick, ceiling_tick) = window(call)?;
+    let (floor, ceiling) = window(call)?;
     let lease = Lease {
         named,
         plan,
-        floor_tick,
-        ceiling_tick,
+        floor,
+        ceiling,
         deadline: BootMs(unsigned(call, 10, "deadline_ms")?),
     };
     let now = clock::boot();
@@ -266,8 +266,8 @@ fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
 struct Lease {
     named: Named,
     plan: Option<FormatPlan>,
-    floor_tick: u64,
-    ceiling_tick: u64,
+    floor: UnixMs,
+    ceiling: UnixMs,
     deadline: BootMs,
 }
 
@@ -290,10 +290,11 @@ fn install_locked(
     let Lease {
         named,
         plan,
-        floor_tick,
-        ceiling_tick,
+        floor,
+        ceiling,
         deadline,
     } = lease;
+    let floor_tick = tick_of(*floor);
     let (cell, slot) = named.cell_and_slot(shared);
     let _locked = shared.lock_control();
     match shared.cell_id() {
@@ -305,7 +306,7 @@ fn install_locked(
         Some(latest) if latest >= named.token() => return Err(InstallRefused::NotNewer),
         _ => {}
     }
-    if *floor_tick <= slot.view().tick {
+    if floor_tick <= slot.view().tick {
         return Err(InstallRefused::Floor(InstallError::FloorNotAbove {
             last_tick: slot.view().tick,
         }));
@@ -313,7 +314,7 @@ fn install_locked(
     // The formats before the ceiling: whoever mints under it must find them.
     follow(shared, plan.as_ref()).map_err(InstallRefused::Plan)?;
     let last_tick = mint::last_tick(shared, named.identity.kind);
-    if *floor_tick > last_tick {
+    if *floor > moment_of(last_tick) {
         return Err(InstallRefused::EndOfEpoch);
     }
     // The cell first: a server must never have minted under a cell it does not know.
@@ -322,12 +323,12 @@ fn install_locked(
         shared.set_anchor(reading);
     }
     let generation = slot
-        .install(*floor_tick, (*ceiling_tick).min(last_tick), deadline.0)
+        .install(floor_tick, tick_of(*ceiling).min(last_tick), deadline.0)
         .map_err(InstallRefused::Floor)?;
     cell.epoch.store(named.epoch, Relaxed);
     cell.revision.store(named.revision, Relaxed);
     cell.generation.store(generation, Relaxed);
-    cell.floor_tick.store(*floor_tick, Relaxed);
+    cell.floor_tick.store(floor_tick, Relaxed);
     cell.known.store(true, Relaxed);
     shared.leases().set_active(named.identity, true);
     Ok(true)
@@ -357,7 +358,7 @@ impl InstallRefused {
                     .map_or_else(|| SHARDED.to_string(), |plan| plan.to_string()),
             },
             Self::Floor(InstallError::FloorNotAbove { last_tick }) => Error::FloorNotAbove {
-                floor_ms: moment_of(lease.floor_tick).0.cast_signed(),
+                floor_ms: lease.floor.0.cast_signed(),
                 last_ms: moment_of(last_tick).0,
             },
         }

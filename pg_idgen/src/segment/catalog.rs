@@ -2,7 +2,7 @@
 
 use crate::call::current_database;
 use crate::error::Error;
-use crate::owner::{AsOwner, Tables};
+use crate::owner::{AsOfNow, AsOwner, Tables};
 use crate::shmem::SegmentKey;
 use pgrx::{pg_sys, spi::Spi};
 
@@ -41,6 +41,8 @@ pub fn find(tag: &str, user: pg_sys::Oid) -> Result<Found, Error> {
     let tables = Tables::of_this_database().ok_or_else(|| Error::UnknownTag { tag: tag.into() })?;
     let row = {
         let _as_owner = AsOwner::begin(tables.owner);
+        // In a clone a worker renews the space when the first look-up has asked for a range.
+        let _as_of_now = AsOfNow::begin();
         Spi::connect(|client| {
             let rows = client.select(FIND, Some(1), &[tag.into(), user.into()])?.first();
             if rows.is_empty() {

@@ -3,13 +3,15 @@
 //! They are no members of the extension, so that pg_dump takes them along with their rows; hence no install
 //! script can make them. Keys and indexes are on the leaves only, which is what pg_dump can restore.
 //!
-//! Only workers make them, each time in a transaction of their own. A caller's transaction would hold the lock
-//! that making leaves takes until it ends, and lend its settings and its extension script to the tables.
+//! Workers make them, each time in a transaction of their own. A caller's transaction would hold the lock that
+//! making leaves takes until it ends, and lend its settings to the tables. Only where the tables are the
+//! caller's own, because its transaction has created the extension, no worker can see them, and nobody can
+//! wait for their locks: there the caller makes the leaves.
 
 use super::cache;
 use crate::call::{accept_invalidations, current_database};
 use crate::error::Error;
-use crate::owner::{AsOwner, Tables};
+use crate::owner::{AsOfNow, AsOwner, Tables};
 use crate::parse::POSTGRES_EPOCH_MS;
 use crate::shmem::{SegmentKey, shared};
 use crate::{clock, guc};
@@ -56,7 +58,7 @@ const MISSING: &str = "
      ORDER BY day";
 
 /// Caller's side: see to it that an event of `tag` recorded now finds its leaf, by asking a worker and waiting
-/// if need be.
+/// if need be, or by making it where no worker could.
 ///
 /// # Errors
 /// Not preloaded; the worker did not manage within `idgen.segment_wait_ms`.
@@ -64,6 +66,9 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
     let needed = today() + DAYS_NEEDED;
     if SEEN.get() >= needed {
         return Ok(());
+    }
+    if tables.are_of_this_transaction() {
+        return make_here(tables);
     }
     let shared = shared().ok_or(Error::NotPreloaded)?;
     let slot = super::place(shared, &SegmentKey::leaves_of(current_database()))?;
@@ -92,8 +97,18 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
     outcome
 }
 
+fn make_here(tables: Tables) -> std::result::Result<(), Error> {
+    let as_owner = AsOwner::begin(tables.owner);
+    // A worker has the database's defaults; here the caller's may be anything.
+    as_owner.pin(c"default_tablespace", c"");
+    as_owner.pin(c"default_table_access_method", c"heap");
+    Spi::connect_mut(make_ahead)?;
+    Ok(())
+}
+
 fn lacking(tables: Tables, needed: i32) -> std::result::Result<bool, Error> {
     let _as_owner = AsOwner::begin(tables.owner);
+    let _as_of_now = AsOfNow::begin();
     let lacking = Spi::connect(|client| {
         client
             .select(LACKING, Some(1), &[today().into(), needed.into()])?

@@ -22,17 +22,20 @@ mod pins;
 mod value;
 
 use self::pins::Pins;
-use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenStore, decode};
-use super::store::{Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenCell, SeenStore, decode};
+use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn,
     TxnOp, TxnOpResponse, TxnResponse,
 };
+use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
-use idgen_core::lease::{BootId, Class, Epoch, GrantPlan, Identity, Leased, Mark, Revision, Snapshot, Token};
+use idgen_core::lease::{
+    BootId, Class, Epoch, GrantPlan, Identity, Leased, Mark, Revision, Snapshot, SwitchPlan, Token,
+};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -66,8 +69,8 @@ pub struct EtcdStore {
     client: Option<Client>,
     endpoint: usize,
     pins: Pins,
-    /// Mod revision of the cell's key: whatever is written was planned on this cell.
-    cell_guard: i64,
+    /// The cell as last seen: whatever is written was planned on it.
+    cell: SeenCell,
     /// Generations as last seen or granted.
     generations: BTreeMap<Identity, u64>,
     /// The etcd lease that the holder keys are on.
@@ -99,7 +102,7 @@ impl EtcdStore {
             client: None,
             endpoint: 0,
             pins: Pins::default(),
-            cell_guard: 0,
+            cell: SeenCell::default(),
             generations: BTreeMap::new(),
             lease_id: None,
             revokes: JoinSet::new(),
@@ -238,7 +241,15 @@ impl EtcdStore {
                 format!("the cell is sealed: {reason}"),
             ));
         }
-        self.cell_guard = seen.cell_guard;
+        self.cell = SeenCell {
+            revision: seen.cell_guard,
+            looked_at: answer.header().map_or(0, etcd_client::ResponseHeader::revision),
+            formats: seen.snapshot.cell.worker_format.clone(),
+            value: cell
+                .kvs()
+                .first()
+                .map_or_else(Vec::new, |pair| pair.value().to_vec()),
+        };
         self.generations = seen
             .snapshot
             .rows()
@@ -313,7 +324,18 @@ impl EtcdStore {
     }
 
     fn cell_unchanged(&self) -> Compare {
-        Compare::mod_revision(self.keys.cell(), CompareOp::Equal, self.cell_guard)
+        Compare::mod_revision(self.keys.cell(), CompareOp::Equal, self.cell.revision)
+    }
+
+    /// The revision guards what was seen last, which may be newer than what the caller has planned with.
+    fn check_formats(&self, planned_with: &str) -> Result<()> {
+        if planned_with == self.cell.formats {
+            return Ok(());
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the worker format was switched",
+        ))
     }
 
     /// Deletes the holder keys that the plan replaces: the token is the revision that its key was *made*
@@ -383,6 +405,7 @@ impl LeaseStore for EtcdStore {
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
+        self.check_formats(&plan.formats)?;
         self.clear_remains(plan).await?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
@@ -408,6 +431,7 @@ impl LeaseStore for EtcdStore {
     }
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
+        self.check_formats(&renewal.formats)?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
@@ -455,6 +479,30 @@ impl LeaseStore for EtcdStore {
             self.revoke(lease_id).await;
         }
         Ok(released)
+    }
+}
+
+impl CellStore for EtcdStore {
+    /// etcd has no clock that it would tell; hosts of one cell agree to a second or so.
+    async fn clock(&mut self) -> Result<UnixMs> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        self.check_formats(&plan.seen)?;
+        let value = self.cell.switched(&plan.formats, plan.min_floor)?;
+        // One comparison for all: no key of any worker is younger than the look that this was planned on.
+        let workers = self.keys.below(Class::Worker);
+        let after = self.cell.looked_at + 1;
+        let no_grant = Compare::mod_revision(workers, CompareOp::Less, after).with_prefix();
+        let put = TxnOp::put(self.keys.cell(), value, None);
+        let switch = Txn::new().when([self.cell_unchanged(), no_grant]).and_then([put]);
+        if self.write(switch).await?.succeeded() {
+            Ok(())
+        } else {
+            Err(not_as_expected())
+        }
     }
 }
 

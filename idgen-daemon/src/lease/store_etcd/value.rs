@@ -41,6 +41,31 @@ impl CellValue {
     }
 }
 
+/// The cell's key as it was seen.
+#[derive(Debug, Default)]
+pub(super) struct SeenCell {
+    /// Its mod revision.
+    pub(super) revision: i64,
+    /// The revision of the store that was looked at.
+    pub(super) looked_at: i64,
+    /// The plan of formats in it.
+    pub(super) formats: String,
+    /// The whole of it.
+    pub(super) value: Vec<u8>,
+}
+
+impl SeenCell {
+    /// Its value with other formats and another floor; what a later release may have put beside them stays.
+    pub(super) fn switched(&self, formats: &str, min_floor: UnixMs) -> Result<Vec<u8>> {
+        let broken = |error| StoreError::new(StoreErrorKind::Denied, format!("change the cell: {error}"));
+        let mut cell: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&self.value).map_err(broken)?;
+        cell.insert("worker_format".to_owned(), formats.into());
+        cell.insert("min_floor_ms".to_owned(), min_floor.0.into());
+        serde_json::to_vec(&cell).map_err(broken)
+    }
+}
+
 /// `hw`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct HighWaterValue {

@@ -23,7 +23,7 @@ use crate::lease::ledger::{
     Cell, Holder, PlannedGrant, Row, Snapshot, Standing, settle_grant, settle_renewal,
 };
 use crate::lease::pool::{Memory, PlanFor, Wanted, half, plan_grant};
-use crate::lease::step::StepGuard;
+use crate::lease::step::{STEP_MS_MAX, StepGuard};
 use crate::lease::switch::plan_switch;
 use crate::lease::timing::{Timing, TimingSpec};
 use crate::lease::token::{CellId, Epoch, EpochNonce, Identity, InstanceId};

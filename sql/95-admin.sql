@@ -8,11 +8,13 @@ BEGIN
     EXECUTE format($grant$
         GRANT EXECUTE ON FUNCTION
             %2$I.idgen_register_prefix(text),
-            idgen.seal_key_count()
+            idgen.seal_key_count(),
+            idgen.register_format(text, timestamptz, integer, integer, integer, integer, integer, integer, boolean),
+            idgen.reset_stats()
         TO %1$I;
     $grant$, role, (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'pg_idgen'));
 END
 $$;
 COMMENT ON FUNCTION idgen.grant_admin(name) IS
-'Give a role what administrators of ids need in this database: to register prefixes, and to count the keys of sealed ids. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
+'Give a role what administrators of ids need in this database: to register prefixes and formats, to count the keys of sealed ids, and to reset idgen.stats. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
 REVOKE ALL ON FUNCTION idgen.grant_admin(name) FROM PUBLIC;

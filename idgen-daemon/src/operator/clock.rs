@@ -1,0 +1,68 @@
+//! `idgenctl clock accept`: tells a running idgend that its server's wall clock is right as it is.
+
+use crate::error::{Error, Result};
+use crate::http::{ACCEPT_CLOCK, ASKED_BY};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Above the time that idgend itself takes to answer at the most.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Answers are a few lines; whatever listens there may send more.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// Asks the idgend that listens at `addr`; returns what it says.
+pub fn accept(addr: SocketAddr) -> Result<String> {
+    let failed = |error: std::io::Error| Error::runtime(format!("ask idgend at {addr}: {error}"));
+    let mut stream = TcpStream::connect_timeout(&addr, LIMIT).map_err(failed)?;
+    stream.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+    stream.set_write_timeout(Some(LIMIT)).map_err(failed)?;
+    let request = format!(
+        "POST {ACCEPT_CLOCK} HTTP/1.1\r\nHost: {addr}\r\n{ASKED_BY}: idgenctl\r\nContent-Length: 0\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).map_err(failed)?;
+    let mut answer = String::new();
+    stream
+        .take(ANSWER_BYTES_MAX)
+        .read_to_string(&mut answer)
+        .map_err(failed)?;
+    let (status, body) = parse(&answer)
+        .ok_or_else(|| Error::runtime(format!("what listens at {addr} does not speak HTTP")))?;
+    match status {
+        200 => Ok(body.to_owned()),
+        404 | 405 => Err(Error::runtime(format!(
+            "what listens at {addr} is no idgend, or an older one"
+        ))),
+        _ => Err(Error::runtime(format!("idgend at {addr}: {}", body.trim_end()))),
+    }
+}
+
+/// Status and body.
+fn parse(answer: &str) -> Option<(u16, &str)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?;
+    Some((status.parse().ok()?, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_status_and_a_body() {
+        assert_eq!(
+            parse("HTTP/1.1 200 OK\r\na: b\r\n\r\nyes\n"),
+            Some((200, "yes\n"))
+        );
+        for nonsense in [
+            "",
+            "SSH-2.0-x\r\n",
+            "HTTP/1.1 2\r\n\r\n",
+            "HTTP/1.1 2x0 OK\r\n\r\n",
+        ] {
+            assert_eq!(parse(nonsense), None, "{nonsense:?}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+-- Every function of the extension is called here once, and Postgres counts the calls: one that is missing from this list is
+-- named at the end. What each does is the matter of the other tests; 20_marks lists them, 09_sqlstates their refusals.
+\set ECHO none
+\getenv dir PG_ABS_SRCDIR
+\set file :dir '/include/lease.sql'
+\i :file
+\set file :dir '/include/refusal.sql'
+\i :file
+\set ECHO all
+SELECT pg_temp.lease(400);
+SET track_functions = 'all';
+SELECT idgen_create_segment('reached');
+SELECT idgen_segment('reached') > 0 AS segment, idgen_snowflake() > 0 AS snowflake, idgen_uuidv7() IS NOT NULL AS uuidv7, idgen_uuidv7_at('2026-01-01') IS NOT NULL AS uuidv7_at,
+       (SELECT count(*) FROM idgen_snowflake_batch(2)) AS snowflake_batch, (SELECT count(*) FROM idgen_uuidv7_batch(2)) AS uuidv7_batch;
+CREATE TEMP TABLE argument AS SELECT 914921407366844416 AS id, '017f22e2-79b0-7cc3-98c4-dc0c0c07398f'::uuid AS u, '2026-01-01+00'::timestamptz AS at;
+SELECT idgen_parse(id) IS NULL AS parse, idgen_parse(u) IS NULL AS parse_uuid, idgen_timestamp(id) IS NULL AS timestamp, idgen_timestamp(u) IS NULL AS timestamp_uuid,
+       idgen_snowflake_min(at) IS NULL AS min, idgen_snowflake_max(at) IS NULL AS max, idgen_uuidv7_min(at) IS NULL AS uuid_min, idgen_uuidv7_max(at) IS NULL AS uuid_max,
+       idgen_cursor_floor(id, '1 s') IS NULL AS floor, idgen_decode(idgen_encode(id)) = id AS code FROM argument;
+SELECT idgen_parse_registered(id, 'classic') IS NULL AS parse, idgen_timestamp_registered(id, 'classic') IS NULL AS timestamp,
+       idgen_snowflake_min_registered(at, 'classic') IS NULL AS min, idgen_snowflake_max_registered(at, 'classic') IS NULL AS max,
+       idgen.uuid_timestamp(u) IS NULL AS uuid_timestamp, idgen.uuid_version(u) AS uuid_version FROM argument;
+SELECT idgen.install_lease(1, c.boot_id, c.cell_id, 'sharded', 'shard', 400, 90, 1, c.wall_ms, c.wall_ms + 10000, c.boottime_ms + 10000, c.wall_ms, c.boottime_ms) AS installed
+  FROM idgen.server_clock() c;
+SELECT idgen_snowflake(400) > 0 AS shard, (SELECT count(*) FROM idgen_snowflake_batch(2, 400)) AS shard_batch, idgen_uuidv7_shifted('-1 day') IS NOT NULL AS shifted;
+SELECT idgen.fence_lease(c.boot_id, 'shard', 400, 90, 1) IS NOT NULL AS fenced FROM idgen.server_clock() c;
+SELECT idgen_register_prefix('reached') AS registered, idgen_public_id('reached') LIKE 'reached\_%' AS public_id;
+-- What refuses is not counted, so these three are left out at the end; they refuse in 12_public and works in the end-to-end tests (seal.rs).
+SELECT idgen_seal(1, 'reached');
+SELECT idgen_open('reached_0000000000000000000000', 'reached');
+DELETE FROM idgen.prefix;
+SELECT idgen.seal_key_count();
+SELECT idgen.register_format('reached', '2020-01-01+00', 41, 10, 12) AS format, (SELECT count(*) FROM idgen.formats WHERE name = 'reached') AS formats;
+CREATE SCHEMA reached;
+SELECT count(*) >= 0 AS pg18_names FROM idgen.create_pg18_names('reached');
+DROP SCHEMA reached CASCADE;
+SELECT count(*) > 0 AS stats FROM idgen.stats;
+SELECT idgen.reset_stats();
+SELECT idgen.grant_segment('reached', 'public');
+SELECT count(*) FROM idgen.health;
+SELECT count(*) > 0 AS slots FROM idgen.slots;
+SELECT count(*) > 0 AS segments FROM idgen.segments WHERE tag = 'reached';
+CREATE ROLE idgen_reached;
+SELECT idgen.grant_daemon('idgen_reached');
+SELECT idgen.grant_admin('idgen_reached');
+SELECT count(*) FROM idgen.store_identity();
+SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch, s.token_revision, c.wall_ms, c.boottime_ms, NULL, NULL) AS extended
+  FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
+SELECT idgen.fence_lease(c.boot_id, 'worker', 400, s.token_epoch, s.token_revision) IS NOT NULL AS fenced FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
+SELECT idgen.claim_server('shard') IS NOT NULL AS claimed;
+DROP OWNED BY idgen_reached;
+DROP ROLE idgen_reached;
+-- install_lease is called inside of pg_temp.lease(), segment_changed as the trigger it is.
+SELECT pg_temp.lease(401);
+SELECT pg_stat_force_next_flush();
+SELECT p.oid::regprocedure AS not_reached
+  FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+  JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_idgen'
+ WHERE p.proname NOT IN ('idgen_seal', 'idgen_open', 'prefix_stays')
+   AND NOT EXISTS (SELECT FROM pg_stat_user_functions f WHERE f.funcid = p.oid AND f.calls > 0)
+ ORDER BY 1;
+RESET track_functions;
