@@ -342,7 +342,7 @@ fn assert_not_followed(report: &Report, anchored: Instant) {
 #[test]
 fn a_clock_that_stands_is_followed_by_real_time_up_to_the_limit() {
     let server = Server::with(fake_clock());
-    let daemon = DaemonOptions::new(&server).workers(1).start();
+    let mut daemon = DaemonOptions::new(&server).workers(1).start();
     let mut client = server.connect();
     let load = Load::start(&server, 2);
     load.wait_statements(20);
@@ -362,6 +362,8 @@ fn a_clock_that_stands_is_followed_by_real_time_up_to_the_limit() {
         ahead_ms <= 1_000 + went_by + 3,
         "{ahead_ms} ms of ids in {went_by} ms"
     );
+
+    wait_clock_stepped(&mut daemon, true);
 
     set_and_reload(&server, &mut client, "idgen.max_clock_rewind_ms", "2s");
     // More than the limit lets through, and not for ever if it does not.
@@ -607,6 +609,8 @@ fn incident_11_a_clock_set_back_while_the_server_was_down_gives_out_nothing_belo
 /// Leaf#216: one second back and a restart within the interval of the heartbeat issued a second of ids again.
 #[test]
 fn incident_02_a_restart_after_a_step_back_between_two_heartbeats_repeats_nothing() {
+    /// Back by more than the restart takes, or the clock would have caught up before the first id.
+    const STEP_MS: i64 = -3_000;
     /// Renewals every 2 s.
     const TTL_MS: u64 = 6_000;
     let mut server = Server::with(fake_clock());
@@ -624,12 +628,12 @@ fn incident_02_a_restart_after_a_step_back_between_two_heartbeats_repeats_nothin
         heartbeat.elapsed() > Duration::from_millis(1_700)
     });
     daemon.kill();
-    server.clock().set_offset_ms(-1_000);
+    server.clock().set_offset_ms(STEP_MS);
     server.restart();
 
     let mut daemon = options.launch();
     daemon.wait_ready();
-    set_clock(&server, &mut server.connect(), -1_000);
+    set_clock(&server, &mut server.connect(), STEP_MS);
     load.wait_statements(50);
     let report = load.finish();
     let other = report.refusals.iter().find(|(code, _)| code != "IG001");
