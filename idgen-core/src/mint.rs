@@ -44,6 +44,9 @@ const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 /// Largest tick (and boot time in ms) that a word can hold.
 pub const TICK_MAX: u64 = TICK_MASK;
 
+/// As the `tick_limit` of [`Slot::reserve`]: only the lease's ceiling limits.
+pub const NO_LIMIT: u64 = u64::MAX;
+
 /// Sequence written by every change of generation. It is at or above every format's largest sequence, so
 /// the path that skips the tags (same millisecond, room left) can never pass over such a word.
 pub const SEQ_FULL: u64 = SEQ_MASK;

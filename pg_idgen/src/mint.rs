@@ -10,8 +10,8 @@ use idgen_core::clock::{BootMs, UnixMs};
 use idgen_core::format::SHARDED;
 use idgen_core::format::layout::{Layout, moment_of, tick_of};
 use idgen_core::mint::{
-    AHEAD_MS_MAX, Identities, Lanes, Minted, Policy, Refusal, Request, Sequence, Session, SlowClock,
-    TICK_MAX, mint_within,
+    AHEAD_MS_MAX, Identities, Lanes, Minted, NO_LIMIT, Policy, Refusal, Request, Sequence, Session,
+    SlowClock, mint_within,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -165,7 +165,7 @@ fn by_shard(shared: &Shared, shard: u16, request: &Request<'_>) -> Result<Minted
         let run = shared
             .leases()
             .slot_of(identity)
-            .reserve(request, u64::from(shard), session, TICK_MAX)?;
+            .reserve(request, u64::from(shard), session, NO_LIMIT)?;
         Ok(Minted {
             run,
             identity: u64::from(shard),

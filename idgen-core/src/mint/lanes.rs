@@ -1,6 +1,6 @@
 //! Which identity mints: order within a session, spreading over a server's identities, lanes for bulk.
 
-use super::{Refusal, Request, Run, Session, Slot, TICK_MAX};
+use super::{NO_LIMIT, Refusal, Request, Run, Session, Slot};
 
 /// The identities that a server holds, lowest first.
 pub trait Identities {
@@ -111,7 +111,7 @@ fn mint_elsewhere(
     let mut best = own_refusal;
     let rounds = [
         (own + 1, lanes.spill, session.this_tick(request)),
-        (0, lanes.home, TICK_MAX),
+        (0, lanes.home, NO_LIMIT),
     ];
     for (from, lane, tick_limit) in rounds {
         let mut candidate = next_within(identities, from, lane);
@@ -125,7 +125,7 @@ fn mint_elsewhere(
             }
             candidate = next_within(identities, identity + 1, lane);
         }
-        if tick_limit < TICK_MAX && best == Refusal::TickFull {
+        if tick_limit != NO_LIMIT && best == Refusal::TickFull {
             // Full for this tick only: the second round may open the next one and gives the final word.
             best = Refusal::NoLease;
         }
