@@ -28,13 +28,15 @@ COMMENT ON COLUMN idgen.health.worker_format IS 'Format of idgen_snowflake() in 
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 
+-- Operators by their full names where the arguments are converted: one in the target schema that takes them as they
+-- are would be meant otherwise, and run as whoever looks.
 CREATE VIEW idgen.slots AS
 SELECT s.kind, s.identity, s.state, s.generation, s.token_epoch, s.token_revision,
-       pg_catalog.to_timestamp(s.floor_ms / 1000.0) AS floor,
-       pg_catalog.to_timestamp(s.last_ms / 1000.0) AS last,
-       pg_catalog.to_timestamp(s.ceiling_ms / 1000.0) AS ceiling,
+       pg_catalog.to_timestamp(s.floor_ms OPERATOR(pg_catalog./) 1000.0) AS floor,
+       pg_catalog.to_timestamp(s.last_ms OPERATOR(pg_catalog./) 1000.0) AS last,
+       pg_catalog.to_timestamp(s.ceiling_ms OPERATOR(pg_catalog./) 1000.0) AS ceiling,
        s.floor_ms, s.last_ms, s.ceiling_ms, s.deadline_in_ms,
-       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint AS ceiling_lead_ms
+       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint AS ceiling_lead_ms
   FROM idgen.slot_states() s;
 COMMENT ON VIEW idgen.slots IS 'The leased identities of this server since its shared memory was made.';
 COMMENT ON COLUMN idgen.slots.kind IS 'worker in this release.';
