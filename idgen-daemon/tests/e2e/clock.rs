@@ -11,8 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::Client;
 
-use crate::kit::daemon::{DaemonOptions, idgenctl};
-use crate::kit::http;
+use crate::kit::daemon::DaemonOptions;
 use crate::kit::load::Report;
 use crate::kit::process::{Signal, signal_pid};
 use crate::kit::{
