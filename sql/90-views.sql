@@ -102,7 +102,7 @@ SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.
         UNION ALL
         SELECT false, r.name, r.epoch, r.sign_bits, r.ts_bits, r.region_bits, r.version_bits, r.node_bits, r.seq_bits, r.is_shard
           FROM idgen.format r) f
- CROSS JOIN LATERAL (SELECT f.epoch + ((1::bigint << (f.ts_bits - 1 + f.sign_bits)) - 1) OPERATOR(pg_catalog.*) interval '1 ms' AS ends_at) e
+ CROSS JOIN LATERAL (SELECT f.epoch + (((1::bigint << (f.ts_bits - 1 + f.sign_bits)) - 1) OPERATOR(pg_catalog.*) interval '1 ms') AS ends_at) e
  CROSS JOIN idgen.server_state() s;
 COMMENT ON VIEW idgen.formats IS 'Every known layout of 64-bit ids: compiled in, or registered in this database.';
 COMMENT ON COLUMN idgen.formats.name IS 'What the functions call it.';
