@@ -63,7 +63,7 @@ fn message(panic: &dyn Any) -> String {
 pub fn found(fault: Fault, rule: &str) {
     /// The longest of the shortest traces has six events.
     const DEPTH_MAX: usize = 6;
-    let objection = explore(fault, DEPTH_MAX).expect_err("no harm was found");
+    let objection = explore(fault, DEPTH_MAX).unwrap_err();
     println!("{objection}");
     assert!(objection.contains(rule), "{objection}");
 }

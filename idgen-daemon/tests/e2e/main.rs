@@ -25,7 +25,11 @@ mod order;
 #[cfg(test)]
 mod public;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod replication;
 #[cfg(test)]
 mod seal;
 #[cfg(test)]
@@ -36,6 +40,8 @@ mod segment_faults;
 mod server;
 #[cfg(test)]
 mod shard;
+#[cfg(test)]
+mod sqlstates;
 #[cfg(test)]
 mod store;
 #[cfg(test)]

@@ -67,6 +67,36 @@ fn four_million_ids_of_one_session_rise_over_eight_slots() {
     );
 }
 
+/// ppn-systems/nalix#310: nobody could say how many ids a tick has, and there were ticks of a second.
+#[test]
+fn incident_10_a_tick_is_a_millisecond_and_has_as_many_ids_as_the_view_says() {
+    let server = Server::start();
+    let _daemon = DaemonOptions::new(&server).workers(1).start();
+    let mut client = server.connect();
+    let said: i64 = sql::value(
+        &mut client,
+        "SELECT ids_per_ms::bigint FROM idgen.formats WHERE cell = 'now'",
+    );
+    let began: i64 = sql::value(&mut client, "SELECT wall_ms FROM idgen.server_clock()");
+    let most: i64 = sql::value(
+        &mut client,
+        "SELECT max(ids) FROM (SELECT count(*) AS ids FROM idgen_snowflake_batch(200000) AS id
+                                GROUP BY idgen_timestamp(id)) AS by_ms",
+    );
+    assert_eq!(most, said, "ids of the fullest millisecond");
+    let (last, now): (i64, i64) = (
+        sql::value(
+            &mut client,
+            "SELECT (extract(epoch FROM idgen_timestamp(idgen_snowflake())) * 1000)::bigint",
+        ),
+        sql::value(&mut client, "SELECT wall_ms FROM idgen.server_clock()"),
+    );
+    assert!(
+        (began..=now + 2).contains(&last),
+        "{last} is not a time in ms from {began} to {now}"
+    );
+}
+
 /// Two sessions in tight loops: each uses up its own slot's milliseconds and goes on in the other's.
 #[test]
 fn two_sessions_that_spill_over_two_slots_rise_and_never_meet() {
@@ -113,8 +143,9 @@ fn sixteen_sessions_rise_over_leases_of_other_workers() {
     report.assert_no_refusal();
     report.assert_rising();
     let workers: BTreeSet<i64> = report.snowflakes().map(worker_of).collect();
+    // Which ones the next daemon gets is chance, and one that was given back may be among them.
     assert!(
-        workers.len() > 2 * RELEASES,
+        workers.len() > RELEASES,
         "the same workers all along: {workers:?}"
     );
     report.assert_unique(10_000);
