@@ -40,7 +40,7 @@ main() {
     require_cargo_fuzz
     mkdir -p "$LOGS"
     say "building ${#names[@]} fuzz targets"
-    for name in "${names[@]}"; do fuzz build "$name"; done
+    if [ $# -eq 0 ]; then fuzz build; else for name in "${names[@]}"; do fuzz build "$name"; done; fi
     for name in "${names[@]}"; do
         say "fuzzing $name for $SECONDS_EACH s"
         line=$(run_target "$name") || { failed+=("$name"); grep -E "panicked|Test unit written" -A2 "$LOGS/$name.log" || true; }

@@ -10,7 +10,6 @@ CREATE TABLE idgen.cell (
     min_floor_ms      bigint  NOT NULL DEFAULT 0,
     revision          bigint  NOT NULL DEFAULT 0,
     sealed_reason     text,
-    region            integer,
     system_identifier bigint  NOT NULL,
     timeline          integer NOT NULL,
     database_oid      oid     NOT NULL,
@@ -19,13 +18,12 @@ CREATE TABLE idgen.cell (
 COMMENT ON TABLE idgen.cell IS 'Embedded lease store: the one row that names the cell. Made by the first daemon that uses this database as its store; never dumped.';
 COMMENT ON COLUMN idgen.cell.one IS 'Always true: there is at most one row.';
 COMMENT ON COLUMN idgen.cell.cell_id IS 'Snowflakes are unique within one cell and one format.';
-COMMENT ON COLUMN idgen.cell.worker_format IS 'Format of the ids minted by worker identities; a property of the cell, never of a server.';
+COMMENT ON COLUMN idgen.cell.worker_format IS 'Format of the ids minted by worker identities, over time: FORMAT or FORMAT; FORMAT from UNIXMS. A property of the cell, never of a server; changed by idgenctl format switch only, which makes sure that nobody mints at that moment unknowing.';
 COMMENT ON COLUMN idgen.cell.epoch IS 'Rises after every restore; its parity names the half of the worker pool that may be leased.';
 COMMENT ON COLUMN idgen.cell.epoch_nonce IS 'Random name of this epoch, compared by value: two histories may reach the same number.';
 COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window begins below this Unix ms.';
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
 COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until the epoch is advanced, and this says why.';
-COMMENT ON COLUMN idgen.cell.region IS 'Region of the cell for formats that carry one; claimed once.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
 COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';

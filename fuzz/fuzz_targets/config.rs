@@ -9,7 +9,10 @@ const SECRET: &str = "hunter2Xq7";
 fn outcome(text: &str, vars: &[(String, String)]) -> String {
     match Config::parse("fuzz.toml", text, vars.iter().cloned()) {
         Ok(config) => {
-            assert!(!config.name.is_empty() || text.contains("name"), "a name by default");
+            assert!(
+                !config.name.is_empty() || text.contains("name"),
+                "a name by default"
+            );
             format!("{config:?}")
         }
         Err(error) => {
@@ -22,7 +25,11 @@ fn outcome(text: &str, vars: &[(String, String)]) -> String {
 
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
-    assert_eq!(outcome(&text, &[]), outcome(&text, &[]), "the same text, the same answer");
+    assert_eq!(
+        outcome(&text, &[]),
+        outcome(&text, &[]),
+        "the same text, the same answer"
+    );
 
     // Behind a line with a password, and as an override of it.
     let url = format!("postgres://idgend:{SECRET}@127.0.0.1/db");

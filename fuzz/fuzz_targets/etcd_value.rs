@@ -21,9 +21,20 @@ enum Key<'a> {
 
 #[derive(Arbitrary, Debug)]
 enum Value<'a> {
-    Cell { epoch: u64, floor_ms: u64, format: &'a str, sealed: Option<&'a str> },
-    HighWater { generation: u64, ceiling_ms: u64 },
-    Holder { name: &'a str, epoch: u64 },
+    Cell {
+        epoch: u64,
+        floor_ms: u64,
+        format: &'a str,
+        sealed: Option<&'a str>,
+    },
+    HighWater {
+        generation: u64,
+        ceiling_ms: u64,
+    },
+    Holder {
+        name: &'a str,
+        epoch: u64,
+    },
     Any(&'a [u8]),
 }
 
@@ -48,7 +59,12 @@ fn value(value: &Value<'_>) -> Vec<u8> {
     const UUID: &str = "45b12f36-b919-4ea1-bf11-ddb72d096172";
     // Rust's escapes are mostly JSON's: what is not is a refusal to be tried as well.
     match value {
-        Value::Cell { epoch, floor_ms, format, sealed } => {
+        Value::Cell {
+            epoch,
+            floor_ms,
+            format,
+            sealed,
+        } => {
             let sealed = sealed.map_or("null".to_owned(), |reason| format!("{reason:?}"));
             format!(
                 r#"{{"cell_id":"{UUID}","worker_format":{format:?},"epoch":{epoch},"epoch_nonce":"{UUID}",
@@ -56,13 +72,15 @@ fn value(value: &Value<'_>) -> Vec<u8> {
             )
             .into_bytes()
         }
-        Value::HighWater { generation, ceiling_ms } => {
-            format!(r#"{{"generation":{generation},"ceiling_ms":{ceiling_ms},"exact":true,"epoch":0}}"#).into_bytes()
-        }
-        Value::Holder { name, epoch } => {
-            format!(r#"{{"holder":"{UUID}","holder_name":{name:?},"token_epoch":{epoch},"boot_id":"{UUID}"}}"#)
-                .into_bytes()
-        }
+        Value::HighWater {
+            generation,
+            ceiling_ms,
+        } => format!(r#"{{"generation":{generation},"ceiling_ms":{ceiling_ms},"exact":true,"epoch":0}}"#)
+            .into_bytes(),
+        Value::Holder { name, epoch } => format!(
+            r#"{{"holder":"{UUID}","holder_name":{name:?},"token_epoch":{epoch},"boot_id":"{UUID}"}}"#
+        )
+        .into_bytes(),
         Value::Any(bytes) => bytes.to_vec(),
     }
 }
@@ -88,7 +106,11 @@ fuzz_target!(|pairs: Vec<Pair<'_>>| {
             assert_eq!(seen, also, "the order of keys does not matter");
             let cell = format!("{PREFIX}/cell").into_bytes();
             let has_cell = forwards.iter().any(|pair| pair.key() == cell);
-            assert_eq!(seen.is_some(), has_cell, "a store without its cell is never taken for one");
+            assert_eq!(
+                seen.is_some(),
+                has_cell,
+                "a store without its cell is never taken for one"
+            );
         }
         (Err(error), Err(_)) => assert!(!error.message.is_empty()),
         (one, other) => panic!("the order of keys matters: {one:?} {other:?}"),

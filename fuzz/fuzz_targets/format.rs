@@ -40,7 +40,10 @@ fn round_trips(format: &Format, input: &Input) {
 }
 
 fn bounds_split(format: &Format, input: &Input) {
-    let (lowest, highest) = (format.lowest_id_at(input.at_us), format.highest_id_at(input.at_us));
+    let (lowest, highest) = (
+        format.lowest_id_at(input.at_us),
+        format.highest_id_at(input.at_us),
+    );
     assert!(lowest >= 0 && highest >= -1);
     if let Some(parts) = format.parse(input.id) {
         let time_us = i64::try_from(parts.unix_ms.0).expect("far below 2^63") * 1_000;

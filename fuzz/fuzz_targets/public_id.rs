@@ -9,7 +9,9 @@ const ALPHABET: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 
 /// Digit by digit, with every step checked.
 fn slow(text: &[u8]) -> Option<u128> {
-    let text = std::str::from_utf8(text).ok().filter(|text| text.len() == base62::LEN)?;
+    let text = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.len() == base62::LEN)?;
     text.chars().try_fold(0_u128, |number, digit| {
         let digit = ALPHABET.find(digit)? as u128;
         number.checked_mul(62)?.checked_add(digit)
@@ -31,7 +33,10 @@ fuzz_target!(|bytes: &[u8]| {
         Err(error) => {
             assert!(error.to_string().len() < 200);
             // Not refused without a reason: prefix, underscore and number are not all there.
-            if let Some((prefix, rest)) = std::str::from_utf8(bytes).ok().and_then(|text| text.split_once('_')) {
+            if let Some((prefix, rest)) = std::str::from_utf8(bytes)
+                .ok()
+                .and_then(|text| text.split_once('_'))
+            {
                 assert!(Prefix::parse(prefix.as_bytes()).is_err() || slow(rest.as_bytes()).is_none());
             }
         }
@@ -41,7 +46,10 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(base62::decode(&made), Ok(u128::from_be_bytes(*front)));
         if let Ok(prefix) = Prefix::parse(rest) {
             let text = compose(prefix, u128::from_be_bytes(*front));
-            assert_eq!(parse(text.as_str().as_bytes()), Ok((prefix, u128::from_be_bytes(*front))));
+            assert_eq!(
+                parse(text.as_str().as_bytes()),
+                Ok((prefix, u128::from_be_bytes(*front)))
+            );
         }
     }
 });

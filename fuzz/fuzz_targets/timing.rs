@@ -26,8 +26,14 @@ fuzz_target!(|input: Input| {
     match Timing::new(spec) {
         Ok(timing) => {
             let usable_ms = timing.ttl_ms() - timing.margin_ms();
-            assert!(timing.margin_ms() * 100 >= timing.ttl_ms() * 18, "covers the clock rates");
-            assert!((1..usable_ms).contains(&timing.period_ms()), "renewed before it ends");
+            assert!(
+                timing.margin_ms() * 100 >= timing.ttl_ms() * 18,
+                "covers the clock rates"
+            );
+            assert!(
+                (1..usable_ms).contains(&timing.period_ms()),
+                "renewed before it ends"
+            );
             assert!(timing.period_ms() < timing.window_ms() && timing.window_ms() <= usable_ms);
             // What was checked once is fine as a question, too.
             let again = TimingSpec {

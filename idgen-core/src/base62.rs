@@ -116,7 +116,8 @@ fn read(digits: &[u8]) -> u128 {
     u128::from(number)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -155,7 +155,8 @@ pub fn parse(text: &[u8]) -> Result<(Prefix<'_>, u128), ParseError> {
     Ok((prefix, number))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::base62::DecodeError;

@@ -41,7 +41,8 @@ pub const fn timestamp_us(uuid: &[u8; 16]) -> Option<i64> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::uuidv7;

@@ -55,7 +55,7 @@ mod programs {
 
     #[test]
     fn wrong_usage_ends_with_2() {
-        let cases: [(&str, &[&str]); 9] = [
+        let cases: [(&str, &[&str]); 16] = [
             (IDGEND, &[]),
             (IDGEND, &["--config"]),
             (IDGEND, &["check-config"]),
@@ -65,6 +65,16 @@ mod programs {
             (IDGENCTL, &["status", "--postgres", "nonsense without a key"]),
             (IDGENCTL, &["status", "--config", "/nowhere/idgend.toml"]),
             (IDGENCTL, &["status", "--config", "a", "--postgres", "b"]),
+            (IDGENCTL, &["clock"]),
+            (IDGENCTL, &["clock", "accept"]),
+            (IDGENCTL, &["clock", "accept", "--http", "nowhere"]),
+            (IDGENCTL, &["format", "show"]),
+            (IDGENCTL, &["format", "show", "--config", "/nowhere/idgend.toml"]),
+            (IDGENCTL, &["format", "switch", "--config", "a"]),
+            (
+                IDGENCTL,
+                &["format", "switch", "--config", "a", "--to", "b", "--at", "soon"],
+            ),
         ];
         for (program, args) in cases {
             let output = run(program, args);
@@ -115,6 +125,42 @@ mod programs {
             assert!(stderr(&output).contains("/nowhere"), "{}", stderr(&output));
             assert!(!stderr(&output).contains("secret"), "{}", stderr(&output));
             assert!(output.stdout.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_clock_can_be_accepted_only_where_idgend_can_be_asked() {
+        let section =
+            |http: &str| format!("[postgres]\nurl = \"host=/nowhere user=idgend\"\n[http]\n{http}\n");
+        for (listen, why) in [
+            ("listen = \"\"", "empty"),
+            ("listen = \"127.0.0.1:0\"", "--http ADDR"),
+        ] {
+            let config = ConfigFile::new("unasked", &section(listen));
+            let output = run(IDGENCTL, &["clock", "accept", "--config", config.path()]);
+            assert_eq!(code(&output), Some(2), "{}", stderr(&output));
+            assert!(stderr(&output).contains(why), "{}", stderr(&output));
+        }
+        let nobody = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let addr = nobody.local_addr().expect("address").to_string();
+        drop(nobody);
+        let output = run(IDGENCTL, &["clock", "accept", "--http", &addr]);
+        assert_eq!(code(&output), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&addr), "{}", stderr(&output));
+    }
+
+    #[test]
+    fn a_store_out_of_reach_is_an_error_for_format() {
+        let text = "[postgres]\nurl = \"host=/nowhere user=idgend password=secret\"\n";
+        let config = ConfigFile::new("no-store", text);
+        for args in [
+            &["format", "show"][..],
+            &["format", "switch", "--to", "regional", "--region", "1"],
+        ] {
+            let output = run(IDGENCTL, &[args, &["--config", config.path()]].concat());
+            assert_eq!(code(&output), Some(1), "{}", stderr(&output));
+            assert!(stderr(&output).contains("/nowhere"), "{}", stderr(&output));
+            assert!(!stderr(&output).contains("secret"), "{}", stderr(&output));
         }
     }
 

@@ -172,12 +172,6 @@ impl Error {
             | Self::NotOwnerOfTag { .. }
             | Self::TagExists { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
-            Self::UnknownPrefix { .. }
-            | Self::PrefixStays
-            | Self::NoSealKey
-            | Self::SealKeyFile { .. }
-            | Self::NotSealed { .. }
-            | Self::NoPrefix { .. } => self.public_id_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
             Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
             Self::InvalidText { message, detail } => report("22P02", message, detail, ""),
@@ -395,7 +389,7 @@ impl Error {
                 ),
                 "Install the daemon and the extension of the same release.",
             ),
-            other => Self::unlisted(&other),
+            other => other.public_id_report(),
         }
     }
 

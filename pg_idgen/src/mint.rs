@@ -231,8 +231,11 @@ fn choose_preferred(shared: &Shared) -> u64 {
     if count == 0 {
         return 0;
     }
+    // Process ids come in sequence: their bits reversed lie far apart (van der Corput), so that there is room above
+    // each session's own identity for what it spills.
+    let nth = (u64::from(std::process::id().reverse_bits()) * u64::from(count)) >> u32::BITS;
     let mut identity = leases.next_active(0).unwrap_or(0);
-    for _ in 0..std::process::id() % count {
+    for _ in 0..nth {
         identity = leases.next_active(identity + 1).unwrap_or(identity);
     }
     PREFERRED.set(Some(identity));

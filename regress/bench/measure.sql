@@ -68,6 +68,33 @@ BEGIN
     END LOOP;
 END $$;
 
+-- COPY of a file of this server, with the key from each of the defaults, or (third word: a batch function) with
+-- keys that were asked for before and are in the file. file: where the server may write.
+CREATE PROCEDURE bench_copies(rounds int, calls bigint, file text, candidates text[])
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    candidate text[];
+    nth int;
+BEGIN
+    EXECUTE format('COPY (SELECT g FROM generate_series(1, %s) g) TO %L', calls, file);
+    FOR nth IN 0..rounds LOOP
+        FOREACH candidate SLICE 1 IN ARRAY candidates LOOP
+            EXECUTE format('DROP TABLE IF EXISTS bench_target; CREATE TABLE bench_target (id %s, n int)', candidate[2]);
+            COMMIT;
+            IF candidate[3] = '' THEN
+                CALL bench_time(candidate[1], nth, calls, format('COPY bench_target (n) FROM %L', file));
+            ELSE
+                CALL bench_time(candidate[1] || ': making the file', nth, calls,
+                    format('COPY (SELECT id, n FROM %s(%s) WITH ORDINALITY b (id, n)) TO %L', candidate[3], calls, file || '.ids'));
+                CALL bench_time(candidate[1], nth, calls, format('COPY bench_target (id, n) FROM %L', file || '.ids'));
+            END IF;
+            COMMIT;
+        END LOOP;
+    END LOOP;
+    DELETE FROM bench_sample WHERE round = 0;
+END $$;
+
 CREATE TABLE bench_index (name text NOT NULL, bytes bigint NOT NULL);
 -- Rates that pgbench measured: statements per second with one and with two clients.
 CREATE TABLE bench_scaling (name text NOT NULL, clients int NOT NULL, tps double precision NOT NULL);

@@ -8,8 +8,14 @@ SELECT m.name,
        round(((m.cpu_ns - e.cpu_ns) / (n.cpu_ns - e.cpu_ns))::numeric, 2) AS "× nextval()"
   FROM bench_median m, bench_median e, bench_median n
  WHERE e.name = 'empty loop' AND n.name = 'nextval()'
-   AND m.name NOT LIKE 'insert %' AND m.name NOT IN ('empty loop', 'idgen_snowflake(), 1 slot')
+   AND m.name NOT LIKE 'insert %' AND m.name NOT LIKE 'copy %' AND m.name NOT IN ('empty loop', 'idgen_snowflake(), 1 slot')
  ORDER BY m.cpu_ns;
+
+\echo COPY into a table with that DEFAULT primary key, per row (ns)
+SELECT m.name, round(m.wall_ns::numeric) AS wall_ns, round(m.cpu_ns::numeric) AS cpu_ns,
+       round((m.cpu_ns / n.cpu_ns)::numeric, 2) AS "× nextval()"
+  FROM bench_median m, bench_median n
+ WHERE m.name LIKE 'copy %' AND n.name = 'copy bigserial' ORDER BY m.cpu_ns;
 
 CREATE TEMP VIEW net AS
     SELECT m.name, m.cpu_ns - e.cpu_ns AS ns FROM bench_median m, bench_median e WHERE e.name = 'empty loop';

@@ -11,7 +11,9 @@ SELECT pg_temp.lease(330), idgen_create_segment('tables');
 -- A column that is added later: every old row gets an id of its own, because the functions are volatile.
 CREATE TABLE grown (n integer);
 INSERT INTO grown SELECT generate_series(1, 3000);
-ALTER TABLE grown ADD COLUMN s bigint DEFAULT idgen_snowflake(), ADD COLUMN u uuid DEFAULT idgen_uuidv7(), ADD COLUMN g bigint DEFAULT idgen_segment('tables');
+ALTER TABLE grown ADD COLUMN s bigint DEFAULT idgen_snowflake();
+ALTER TABLE grown ADD COLUMN u uuid DEFAULT idgen_uuidv7();
+ALTER TABLE grown ADD COLUMN g bigint DEFAULT idgen_segment('tables');
 SELECT count(*), count(DISTINCT s), count(DISTINCT u), count(DISTINCT g) FROM grown;
 ALTER TABLE grown ADD PRIMARY KEY (s);
 ALTER TABLE grown ALTER COLUMN u DROP DEFAULT, ALTER COLUMN g DROP DEFAULT;

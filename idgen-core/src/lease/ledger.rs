@@ -245,8 +245,7 @@ pub enum Standing {
 }
 
 /// Looks a held lease up. All identities of a lease change together, so rows of differing revision
-/// cannot be the work of this daemon alone: that counts as lost. So does a floor below that of the cell, which
-/// may have forgotten which format the time before it was in.
+/// cannot be the work of this daemon alone: that counts as lost.
 #[must_use]
 pub fn settle_renewal(
     snapshot: &Snapshot,
@@ -270,9 +269,7 @@ pub fn settle_renewal(
                 && holder.boot_id == boot_id
                 && !holder.expired
         });
-        let together = guard.is_none_or(|guard| guard == row.revision);
-        let allowed = row.ceiling >= held.window.ceiling && held.window.floor >= snapshot.cell.min_floor;
-        if !mine || !together || !allowed {
+        if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
             return Standing::Lost;
         }
         guard = Some(row.revision);
@@ -501,17 +498,6 @@ mod tests {
             let standing = settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)]);
             assert_eq!(standing, Standing::Lost, "{what}");
         }
-    }
-
-    #[test]
-    fn a_lease_that_begins_below_the_cells_floor_is_replaced() {
-        let with = |min_floor| {
-            let mut snapshot = snapshot(vec![row(1)]);
-            snapshot.cell.min_floor = UnixMs(min_floor);
-            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)])
-        };
-        assert!(matches!(with(100), Standing::Mine { .. }));
-        assert_eq!(with(101), Standing::Lost);
     }
 
     #[test]

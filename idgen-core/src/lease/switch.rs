@@ -8,9 +8,9 @@
 //!   another; so a ceiling at or above T is granted only to a daemon that has read the switch;
 //! - the server is told the plan with every window, and before the window is raised.
 //!
-//! A second switch drops the first one from the plan, as if the cell had always had the format between them. So
-//! that nobody mints the time *before* the first switch with it, the cell's `min_floor` rises to that moment, and
-//! leases with an older floor are replaced.
+//! A second switch drops the first one from the plan, as if the cell had always had the format between them.
+//! Servers that lived through it remember (their shared memory keeps every format that they were told). So that
+//! no other server mints the time *before* it in the later format, the cell's `min_floor` rises to that moment.
 
 use super::ledger::Snapshot;
 use super::token::Identity;

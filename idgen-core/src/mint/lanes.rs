@@ -43,7 +43,7 @@ impl Lanes {
 /// Mint as requested: from the session's own identity, in this tick from the higher ones, then in a new tick
 /// from the lowest.
 ///
-/// `preferred` is where a session without ids begins; sessions should differ so that they do not contend.
+/// `preferred` is where a session begins each tick; sessions should differ so that they do not contend.
 ///
 /// # Errors
 /// The most hopeful [`Refusal`] of all identities.
@@ -69,8 +69,9 @@ pub fn mint_within(
     preferred: u64,
     session: &mut Session,
 ) -> Result<Minted, Refusal> {
-    // A session that has spilled over comes home.
-    let start = if session.tick > 0 && lanes.is_home(session.identity) {
+    // Within a tick a session goes on where it is, since a lower identity would not rise. With the next tick it
+    // comes home, so that sessions which spill over do not end up on the same identities.
+    let start = if session.tick >= request.wall_tick && lanes.is_home(session.identity) {
         session.identity
     } else {
         preferred

@@ -107,6 +107,8 @@ fn what_a_key_file_must_not_hold() {
         &KEY_128[1..],
         &KEY_256[2..],
         &format!("{KEY_256}00"),
+        &format!("{KEY_128}0"),
+        &format!("{KEY_256}0"),
         &format!("{KEY_128} # mine"),
         &format!("0x{KEY_128}"),
         &KEY_128.replace('f', "g"),

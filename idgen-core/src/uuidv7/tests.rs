@@ -186,7 +186,7 @@ fn a_cleared_pool_and_a_failed_refill_are_empty() {
 fn the_pool_is_never_printed() {
     let mut pool = RandomPool::new();
     pool.refill(|bytes| bytes.fill(0xab));
-    assert_eq!(format!("{pool:?}"), "RandomPool { left: 512, .. }");
+    assert_eq!(format!("{pool:?}"), "RandomPool { left: 4096, .. }");
 }
 
 /// A clock as it really moves: readings some ns apart, now and then frozen, or stepped either way.

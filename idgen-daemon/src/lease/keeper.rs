@@ -13,8 +13,8 @@ use crate::postgres::{Control, InstallOutcome};
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard, Token,
-    next,
+    Action, BootId, Cell, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard,
+    Token, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -247,14 +247,10 @@ impl<S: LeaseStore> Keeper<S> {
         let Some(server) = &self.server else {
             return Ok(Event::ServerLost);
         };
+        let cell = self.desk.cell();
         let (what, event) = match action {
             Action::Install { held, anchor } => {
-                let Some(cell) = self.desk.cell() else {
-                    return Err(Error::runtime(
-                        "a lease is to be installed, but the store was never read",
-                    ));
-                };
-                let outcome = server.install(&held, cell, anchor).await;
+                let outcome = server.install(&held, known(cell)?, anchor).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -265,7 +261,7 @@ impl<S: LeaseStore> Keeper<S> {
                 )
             }
             Action::Extend { held, anchor } => {
-                let outcome = server.extend(&held, anchor).await;
+                let outcome = server.extend(&held, known(cell)?, anchor).await;
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -456,6 +452,11 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
             refused
         }
     }
+}
+
+/// Whoever holds a lease has read the store.
+fn known(cell: Option<&Cell>) -> Result<&Cell> {
+    cell.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
 }
 
 /// As they stand in a lease: in rising order.

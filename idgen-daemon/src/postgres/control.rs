@@ -187,19 +187,26 @@ impl Control {
     }
 
     /// Raises ceilings and deadline of every identity of the lease.
-    pub async fn extend(&self, held: &Held, anchor: Option<ClockReading>) -> Result<InstallOutcome> {
+    /// The formats are told before: what is committed now may reach beyond a switch.
+    pub async fn extend(
+        &self,
+        held: &Held,
+        cell: &Cell,
+        anchor: Option<ClockReading>,
+    ) -> Result<InstallOutcome> {
         let lease = LeaseArgs::new(held)?;
         let wall_ms = anchor.map(|anchor| signed(anchor.wall.0)).transpose()?;
         let boottime_ms = anchor.map(|anchor| signed(anchor.boot.0)).transpose()?;
         let answer = self
             .session
             .row(
-                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, $3, l.identity, $4, $5, \
-                        l.ceiling_ms, $6, $7, $8)), false) \
-                   FROM unnest($9::int4[], $10::int8[]) AS l(identity, ceiling_ms)",
+                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, $3, $4, l.identity, $5, $6, \
+                        l.ceiling_ms, $7, $8, $9)), false) \
+                   FROM unnest($10::int4[], $11::int8[]) AS l(identity, ceiling_ms)",
                 &[
                     &CONTRACT_VERSION,
                     &lease.boot_id,
+                    &formats_of(self.class, cell),
                     &self.class.name(),
                     &lease.epoch,
                     &lease.revision,

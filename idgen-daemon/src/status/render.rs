@@ -59,17 +59,17 @@ fn slots(slots: &[SlotStatus]) -> Table {
         "to deadline",
         "ceiling lead",
     ]);
-    for slot in slots {
+    for alike in slots.chunk_by(is_next_shard) {
+        let [slot, ..] = alike else { continue };
         // Of a closed slot these two say nothing any more.
-        let open = slot.state == "open";
-        let deadline_in = slot.deadline_in_ms.filter(|_| open).map_or_else(dash, seconds);
-        let lead = slot
-            .ceiling_lead_ms
-            .filter(|_| open)
-            .map_or_else(dash, |ms| format!("{ms} ms"));
+        let open = alike.iter().filter(|slot| slot.state == "open");
+        let deadline_in_ms = open.clone().filter_map(|slot| slot.deadline_in_ms).min();
+        let lead_ms = open.filter_map(|slot| slot.ceiling_lead_ms).min();
+        let deadline_in = deadline_in_ms.map_or_else(dash, seconds);
+        let lead = lead_ms.map_or_else(dash, |ms| format!("{ms} ms"));
         table.add_row([
             Cell::new(&slot.kind),
-            Cell::new(slot.identity),
+            Cell::new(identities(alike)),
             state(&slot.state),
             Cell::new(format!("{}/{}", slot.token.epoch, slot.token.revision)),
             Cell::new(deadline_in),
@@ -77,6 +77,26 @@ fn slots(slots: &[SlotStatus]) -> Table {
         ]);
     }
     table
+}
+
+/// A server may have thousands of shards; neighbours of one lease share a line.
+fn is_next_shard(slot: &SlotStatus, next: &SlotStatus) -> bool {
+    let of = |slot: &SlotStatus| {
+        (
+            slot.kind.clone(),
+            slot.state.clone(),
+            slot.token.epoch,
+            slot.token.revision,
+        )
+    };
+    slot.kind == "shard" && next.identity == slot.identity + 1 && of(slot) == of(next)
+}
+
+fn identities(alike: &[SlotStatus]) -> String {
+    match alike {
+        [first, .., last] => format!("{}-{}", first.identity, last.identity),
+        _ => alike.iter().map(|slot| slot.identity.to_string()).collect(),
+    }
 }
 
 fn state(name: &str) -> Cell {
@@ -162,6 +182,46 @@ mod tests {
         assert!(!text.contains('\u{1b}'), "no colours when this is not a terminal");
         let text = table(&status(vec![slot("fenced")]));
         assert!(!text.contains("400.0 s"), "a closed slot has no deadline\n{text}");
+    }
+
+    #[test]
+    fn neighbouring_shards_of_one_lease_share_a_line_with_the_nearest_end() {
+        let shard = |identity, deadline_in_ms| SlotStatus {
+            kind: "shard".to_owned(),
+            identity,
+            deadline_in_ms: Some(deadline_in_ms),
+            ..slot("open")
+        };
+        let mut other = shard(19, 9_000);
+        other.token.revision = 92;
+        let worker = |identity| SlotStatus {
+            identity,
+            ..slot("open")
+        };
+        let slots = vec![
+            worker(1),
+            worker(2),
+            shard(16, 8_000),
+            shard(17, 7_000),
+            shard(18, 9_000),
+            other,
+        ];
+        let text = table(&status(slots));
+        let line = text
+            .lines()
+            .find(|line| line.contains("16-18"))
+            .expect("one line for three shards");
+        assert!(line.contains("7.0 s"), "{line}");
+        assert_eq!(
+            text.lines().filter(|line| line.contains("worker ")).count(),
+            3,
+            "each worker, and its format\n{text}"
+        );
+        assert!(
+            text.lines()
+                .any(|line| line.contains("19") && line.contains("2/92")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -17,13 +17,19 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod format;
+#[cfg(test)]
 mod lease;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
 mod public;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod refusal;
+#[cfg(test)]
+mod replication;
 #[cfg(test)]
 mod seal;
 #[cfg(test)]
@@ -32,6 +38,10 @@ mod segment;
 mod segment_faults;
 #[cfg(test)]
 mod server;
+#[cfg(test)]
+mod shard;
+#[cfg(test)]
+mod sqlstates;
 #[cfg(test)]
 mod store;
 #[cfg(test)]

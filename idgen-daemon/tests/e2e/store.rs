@@ -7,29 +7,12 @@ use std::time::Duration;
 use crate::kit::daemon::DaemonOptions;
 use crate::kit::process::Signal;
 use crate::kit::unique::UniquenessRecorder;
-use crate::kit::{
-    Daemon, Etcd, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
-};
+use crate::kit::{Daemon, Etcd, Load, PATIENCE, Server, Store, eventually, eventually_true, sql};
 
 const SHORT_TTL_MS: u64 = 4_000;
 /// The most that every store allows. Four daemons want half of an epoch's pool of 512 then, so that their
 /// first choices are bound to collide.
 const WORKERS_MAX: u32 = 63;
-
-fn servers(count: usize) -> Vec<Server> {
-    let own = ServerOptions {
-        own_identity: true,
-        ..Default::default()
-    };
-    let starting: Vec<_> = (0..count)
-        .map(|_| own.clone())
-        .map(|own| thread::spawn(|| Server::with(own)))
-        .collect();
-    starting
-        .into_iter()
-        .map(|server| server.join().expect("start a server"))
-        .collect()
-}
 
 fn open_workers(server: &Server) -> Vec<i32> {
     sql::column(
@@ -40,7 +23,7 @@ fn open_workers(server: &Server) -> Vec<i32> {
 
 /// All daemons start at the same moment; every identity is held once, and ids of all servers differ.
 fn daemons_at_once(store: impl Fn(&[Server]) -> Store, count: usize, workers: u32) {
-    let servers = servers(count);
+    let servers = Server::several(count);
     let store = store(&servers);
     let mut daemons: Vec<Daemon> = servers
         .iter()
@@ -114,7 +97,7 @@ fn four_daemons_started_at_once_on_one_etcd() {
 /// One identity is left in the whole pool. Its holder's daemon freezes, so it changes hands.
 #[test]
 fn an_identity_that_changes_hands_begins_above_its_old_ceiling() {
-    let servers = servers(2);
+    let servers = Server::several(2);
     let (first, second) = (&servers[0], &servers[1]);
     let shared = |server: &Server| {
         DaemonOptions::new(server)
@@ -250,7 +233,7 @@ fn an_etcd_outage_longer_than_the_lease_stops_the_minting_and_ends_with_a_new_to
 
 #[test]
 fn a_coordinator_that_is_away_stops_nobody_within_the_lease() {
-    let mut servers = servers(2);
+    let mut servers = Server::several(2);
     let follower = servers.pop().expect("two servers");
     let mut coordinator = servers.pop().expect("two servers");
     let mut daemon = DaemonOptions::new(&follower)

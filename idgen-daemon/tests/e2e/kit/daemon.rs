@@ -40,6 +40,8 @@ pub struct DaemonOptions {
     pub store: Store,
     pub workers: u32,
     pub ttl_ms: u64,
+    /// More lines of section `[shards]`; none: no shards.
+    pub shards: String,
 }
 
 impl DaemonOptions {
@@ -50,6 +52,7 @@ impl DaemonOptions {
             store: Store::Embedded,
             workers: 2,
             ttl_ms: 600_000,
+            shards: String::new(),
         }
     }
 
@@ -72,6 +75,12 @@ impl DaemonOptions {
         DaemonOptions { ttl_ms, ..self }
     }
 
+    /// `ids` as the configuration writes them, with the TTL of the workers.
+    pub fn shards(self, ids: &str) -> Self {
+        let shards = format!("ids = [{ids}]\nttl_ms = {}\n", self.ttl_ms.min(30_000));
+        DaemonOptions { shards, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
@@ -80,8 +89,8 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n[workers]\ncount = {}\nttl_ms = {}\n\
-             [http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
-            self.name, self.postgres_url, self.workers, self.ttl_ms
+             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+            self.name, self.postgres_url, self.workers, self.ttl_ms, self.shards
         )
     }
 
@@ -164,7 +173,7 @@ impl Daemon {
     }
 
     /// Its own HTTP endpoint; the port is free choice, so the log says which.
-    fn addr(&mut self) -> Option<SocketAddr> {
+    pub fn addr(&mut self) -> Option<SocketAddr> {
         if self.addr.is_none() {
             let log = self.log();
             let line = log.lines().find(|line| line.contains("http listening"))?;

@@ -1,4 +1,4 @@
-//! One plain GET, enough for the daemon's own endpoint.
+//! One plain request, enough for the daemon's own endpoint.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,15 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Status and body; `None` when nobody answers.
 pub fn get(addr: SocketAddr, path: &str) -> Option<(u16, String)> {
+    request(addr, "GET", path)
+}
+
+pub fn request(addr: SocketAddr, method: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT).ok()?;
     stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n"
     )
     .ok()?;
     let mut answer = String::new();

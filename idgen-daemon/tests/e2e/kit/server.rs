@@ -55,6 +55,22 @@ impl Server {
         Server::with(ServerOptions::default())
     }
 
+    /// Some that are no copies of each other.
+    pub fn several(count: usize) -> Vec<Server> {
+        let own = ServerOptions {
+            own_identity: true,
+            ..Default::default()
+        };
+        let starting: Vec<_> = (0..count)
+            .map(|_| own.clone())
+            .map(|own| std::thread::spawn(|| Server::with(own)))
+            .collect();
+        starting
+            .into_iter()
+            .map(|server| server.join().expect("start a server"))
+            .collect()
+    }
+
     pub fn with(options: ServerOptions) -> Server {
         let scratch = Scratch::new("pg");
         let data = scratch.join("data");

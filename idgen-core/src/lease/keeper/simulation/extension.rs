@@ -15,9 +15,41 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) boot_id: BootId,
-    /// What it was told about formats; `None`: nothing yet.
-    pub(super) formats: Option<FormatPlan>,
+    /// Every format that it was told, and from when.
+    pub(super) formats: Vec<(UnixMs, CellFormat)>,
     pub(super) slots: BTreeMap<Identity, Slot>,
+}
+
+impl Server {
+    /// Takes a plan that goes on where the one before it ended; false: it does not.
+    pub(super) fn follow(&mut self, plan: &FormatPlan) -> bool {
+        let Some((since, latest)) = self.formats.last().copied() else {
+            self.formats.push((UnixMs(0), *plan.first()));
+            self.formats.extend(plan.switch().map(|(at, then)| (at, *then)));
+            return true;
+        };
+        match plan.switch() {
+            None => *plan.first() == latest,
+            Some((at, then)) if (at, *then) == (since, latest) => true,
+            Some((at, then)) => {
+                let open = self.slots.values().filter(|slot| slot.open);
+                let in_time = open
+                    .map(|slot| slot.ceiling)
+                    .max()
+                    .is_none_or(|ceiling| at > ceiling);
+                let follows = *plan.first() == latest && at > since;
+                assert!(in_time || !follows, "the server is told too late");
+                if follows {
+                    self.formats.push((at, *then));
+                }
+                follows
+            }
+        }
+    }
+
+    fn format_at(&self, at: UnixMs) -> CellFormat {
+        self.formats.iter().rfind(|(from, _)| *from <= at).unwrap().1
+    }
 }
 
 impl Node {
@@ -25,7 +57,9 @@ impl Node {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
-        self.server.formats = Some(self.formats());
+        if !self.server.follow(&self.formats()) {
+            return Event::InstallRefused;
+        }
         for leased in &held.leased {
             let slot = self.server.slots.get(&leased.identity);
             if slot.is_some_and(|slot| slot.token == held.token) {
@@ -61,7 +95,9 @@ impl Node {
         if held.boot_id != self.server.boot_id {
             return Event::ServerForgot;
         }
-        self.server.formats = Some(self.formats());
+        if !self.server.follow(&self.formats()) {
+            return Event::ExtendRefused;
+        }
         for leased in &held.leased {
             match self.server.slots.get_mut(&leased.identity) {
                 Some(slot) if slot.open && slot.token == held.token => {
@@ -97,20 +133,27 @@ impl Node {
     pub(super) fn mint(&mut self, ground: &mut Ground) {
         let clock = self.clock(ground.now);
         for server in self.orphans.iter_mut().chain([&mut self.server]) {
+            let mut minted = Vec::new();
             for (identity, slot) in &mut server.slots {
                 let at = clock.wall.max(slot.last.saturating_add(1));
                 if slot.open && clock.boot < slot.deadline && at <= slot.ceiling {
                     slot.last = at;
-                    let who = (slot.token, server.boot_id);
-                    assert_eq!(
-                        *ground.minted.entry((*identity, at)).or_insert(who),
-                        who,
-                        "minted twice"
-                    );
-                    assert!(at <= ground.committed[&(*identity, slot.token)]);
-                    let formats = server.formats.expect("published before any window");
-                    assert_eq!(*formats.at(at), ground.format_at(at), "minted in another format");
+                    minted.push((*identity, slot.token, at));
                 }
+            }
+            for (identity, token, at) in minted {
+                let who = (token, server.boot_id);
+                assert_eq!(
+                    *ground.minted.entry((identity, at)).or_insert(who),
+                    who,
+                    "minted twice"
+                );
+                assert!(at <= ground.committed[&(identity, token)]);
+                assert_eq!(
+                    server.format_at(at),
+                    ground.format_at(at),
+                    "minted in another format"
+                );
             }
         }
     }

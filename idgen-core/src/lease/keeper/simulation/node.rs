@@ -64,7 +64,7 @@ impl Node {
             wall_set_ms: 0,
             server: Server {
                 boot_id: BootId(first),
-                formats: None,
+                formats: Vec::new(),
                 slots: BTreeMap::new(),
             },
             orphans: Vec::new(),
@@ -109,7 +109,7 @@ impl Node {
             NodeStep::Crash => {
                 let fresh = Server {
                     boot_id: BootId(self.server.boot_id.0 + 1),
-                    formats: None,
+                    formats: Vec::new(),
                     slots: BTreeMap::new(),
                 };
                 self.orphans.push(std::mem::replace(&mut self.server, fresh));

@@ -40,10 +40,7 @@ impl Ground {
         Self {
             class,
             cell: cell(),
-            history: vec![(
-                UnixMs(0),
-                *cell().worker_format.parse::<FormatPlan>().unwrap().first(),
-            )],
+            history: vec![(UnixMs(0), CellFormat::new(CLASSIC, None).unwrap())],
             now: 100_000,
             revision: 0,
             rows: BTreeMap::new(),
@@ -79,6 +76,10 @@ impl Ground {
 
     pub(super) fn wall(&self) -> UnixMs {
         UnixMs(1_700_000_000_000 + self.now)
+    }
+
+    pub(super) fn plan(&self) -> FormatPlan {
+        self.cell.worker_format.parse().unwrap()
     }
 
     /// The format of ids that carry `at`, whoever mints them.
