@@ -13,7 +13,7 @@ COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.
 CREATE VIEW idgen.health AS
 SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.open_shards,
        s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
-       pg_catalog.to_timestamp(s.next_format_from_ms / 1000.0) AS next_format_from, p.space_id, p.source_id
+       pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from, p.space_id, p.source_id
   FROM idgen.server_state() s CROSS JOIN idgen.space p;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
@@ -33,13 +33,15 @@ COMMENT ON COLUMN idgen.health.next_format_from IS 'Ids of this time and later a
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 
+-- Operators by their full names where the arguments are converted: one in the target schema that takes them as they
+-- are would be meant otherwise, and run as whoever looks.
 CREATE VIEW idgen.slots AS
 SELECT s.kind, s.identity, s.state, s.generation, s.token_epoch, s.token_revision,
-       pg_catalog.to_timestamp(s.floor_ms / 1000.0) AS floor,
-       pg_catalog.to_timestamp(s.last_ms / 1000.0) AS last,
-       pg_catalog.to_timestamp(s.ceiling_ms / 1000.0) AS ceiling,
+       pg_catalog.to_timestamp(s.floor_ms OPERATOR(pg_catalog./) 1000.0) AS floor,
+       pg_catalog.to_timestamp(s.last_ms OPERATOR(pg_catalog./) 1000.0) AS last,
+       pg_catalog.to_timestamp(s.ceiling_ms OPERATOR(pg_catalog./) 1000.0) AS ceiling,
        s.floor_ms, s.last_ms, s.ceiling_ms, s.deadline_in_ms,
-       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint AS ceiling_lead_ms,
+       s.ceiling_ms - (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint AS ceiling_lead_ms,
        s.ids
   FROM idgen.slot_states() s;
 COMMENT ON VIEW idgen.slots IS 'The leased identities of this server since its shared memory was made.';
@@ -92,7 +94,7 @@ COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';
 CREATE VIEW idgen.formats AS
 SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.version_bits, f.node_bits, f.seq_bits,
        f.is_shard, (1 << f.seq_bits) AS ids_per_ms, e.ends_at,
-       pg_catalog.round((extract(epoch FROM e.ends_at - pg_catalog.now()) / 31556952)::numeric, 1) AS years_left,
+       pg_catalog.round(extract(epoch FROM e.ends_at - pg_catalog.now()) OPERATOR(pg_catalog./) 31556952.0, 1) AS years_left,
        CASE WHEN pg_catalog.split_part(pg_catalog.split_part(s.worker_format, '/', 1), '(', 1) = f.name THEN 'now'
             WHEN pg_catalog.split_part(pg_catalog.split_part(s.next_format, '/', 1), '(', 1) = f.name THEN 'next'
        END AS cell
@@ -100,7 +102,7 @@ SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.
         UNION ALL
         SELECT false, r.name, r.epoch, r.sign_bits, r.ts_bits, r.region_bits, r.version_bits, r.node_bits, r.seq_bits, r.is_shard
           FROM idgen.format r) f
- CROSS JOIN LATERAL (SELECT f.epoch + ((1::bigint << (f.ts_bits - 1 + f.sign_bits)) - 1) * interval '1 ms' AS ends_at) e
+ CROSS JOIN LATERAL (SELECT f.epoch + (((1::bigint << (f.ts_bits - 1 + f.sign_bits)) - 1) OPERATOR(pg_catalog.*) interval '1 ms') AS ends_at) e
  CROSS JOIN idgen.server_state() s;
 COMMENT ON VIEW idgen.formats IS 'Every known layout of 64-bit ids: compiled in, or registered in this database.';
 COMMENT ON COLUMN idgen.formats.name IS 'What the functions call it.';

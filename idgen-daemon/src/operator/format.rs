@@ -124,7 +124,7 @@ pub struct Wish {
 pub async fn show(config: &Config) -> Result<Formats> {
     match open(config) {
         Store::Postgres(store) => read(store).await,
-        Store::Etcd(store) => read(store).await,
+        Store::Etcd(store) => read(*store).await,
     }
 }
 
@@ -139,7 +139,7 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
     let window_ms = window_ms(config)?;
     match open(config) {
         Store::Postgres(store) => commit(store, to, wish.when, window_ms).await,
-        Store::Etcd(store) => commit(store, to, wish.when, window_ms).await,
+        Store::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
     }
 }
 
@@ -156,7 +156,7 @@ fn window_ms(config: &Config) -> Result<u64> {
 
 enum Store {
     Postgres(PostgresStore),
-    Etcd(EtcdStore),
+    Etcd(Box<EtcdStore>),
 }
 
 /// Nothing is leased through it, so TTL and holder are of no consequence.
@@ -184,14 +184,14 @@ fn open(config: &Config) -> Store {
             endpoints,
             prefix,
             request_timeout,
-        } => Store::Etcd(EtcdStore::new(EtcdConfig {
+        } => Store::Etcd(Box::new(EtcdStore::new(EtcdConfig {
             class,
             endpoints,
             prefix,
             request_timeout,
             ttl_ms,
             holder,
-        })),
+        }))),
     }
 }
 

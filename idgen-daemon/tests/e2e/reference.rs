@@ -16,7 +16,7 @@ use crate::kit::{Daemon, Server};
 
 const REFERENCE: &str = "sql-reference.md";
 
-/// The members of the extension, as a FROM clause that joins `d` to the catalogue `$CATALOGUE` aliased as `$OBJECT`.
+/// Whether `o`, a row of any catalogue, is a member of the extension.
 const IS_MEMBER: &str = "
     EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
              WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'pg_idgen'
