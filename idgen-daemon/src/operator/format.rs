@@ -123,8 +123,8 @@ pub struct Wish {
 /// The cell's formats as its store has them.
 pub async fn show(config: &Config) -> Result<Formats> {
     match open(config) {
-        Store::Postgres(store) => read(store).await,
-        Store::Etcd(store) => read(*store).await,
+        Store::Postgres(store) => read(*store).await,
+        Store::Etcd(store) => read(store).await,
     }
 }
 
@@ -138,8 +138,8 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
         .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
     let window_ms = window_ms(config)?;
     match open(config) {
-        Store::Postgres(store) => commit(store, to, wish.when, window_ms).await,
-        Store::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
+        Store::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
+        Store::Etcd(store) => commit(store, to, wish.when, window_ms).await,
     }
 }
 
@@ -155,8 +155,8 @@ fn window_ms(config: &Config) -> Result<u64> {
 }
 
 enum Store {
-    Postgres(PostgresStore),
-    Etcd(Box<EtcdStore>),
+    Postgres(Box<PostgresStore>),
+    Etcd(EtcdStore),
 }
 
 /// Nothing is leased through it, so TTL and holder are of no consequence.
@@ -172,26 +172,26 @@ fn open(config: &Config) -> Store {
             url,
             connect_timeout,
             request_timeout,
-        } => Store::Postgres(PostgresStore::new(PostgresStoreConfig {
+        } => Store::Postgres(Box::new(PostgresStore::new(PostgresStoreConfig {
             class,
             url: *url,
             connect_timeout,
             request_timeout,
             ttl_ms,
             holder,
-        })),
+        }))),
         StoreConfig::Etcd {
             endpoints,
             prefix,
             request_timeout,
-        } => Store::Etcd(Box::new(EtcdStore::new(EtcdConfig {
+        } => Store::Etcd(EtcdStore::new(EtcdConfig {
             class,
             endpoints,
             prefix,
             request_timeout,
             ttl_ms,
             holder,
-        }))),
+        })),
     }
 }
 
