@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres::Client;
 
-use crate::kit::daemon::DaemonOptions;
+use crate::kit::daemon::{DaemonOptions, idgenctl};
+use crate::kit::http;
 use crate::kit::load::Report;
 use crate::kit::process::{Signal, signal_pid};
 use crate::kit::{
@@ -640,5 +641,46 @@ fn incident_02_a_restart_after_a_step_back_between_two_heartbeats_repeats_nothin
     assert!(other.is_none(), "{other:?}");
     report.assert_rising();
     report.assert_unique(2_000);
+    daemon.terminate();
+}
+
+/// The step was the correction: nobody sets the clock back, so somebody has to say that it is right.
+#[test]
+fn a_clock_that_an_operator_accepts_is_followed_again() {
+    let server = Server::with(fake_clock());
+    let mut daemon = DaemonOptions::new(&server).shards("7").start();
+    let mut client = server.connect();
+    let before: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
+    set_clock(&server, &mut client, HOUR_MS);
+    wait_clock_stepped(&mut daemon, true);
+
+    let addr = daemon.addr().expect("it listens").to_string();
+    let accept = || idgenctl(&["clock", "accept", "--http", &addr]);
+    let forged =
+        http::request(addr.parse().expect("an address"), "POST", "/clock/accept").expect("an answer");
+    assert_eq!(forged.0, 403, "a page in a browser can send this: {}", forged.1);
+    let accepted = accept();
+    assert_eq!(accepted.code, Some(0), "{}", accepted.stderr);
+    for class in ["workers", "shards"] {
+        let line = format!("{class}: accepted; the clock was set by 36");
+        assert!(accepted.stdout.contains(&line), "by an hour: {}", accepted.stdout);
+    }
+    wait_clock_stepped(&mut daemon, false);
+    daemon.wait_ready();
+    eventually_true(PATIENCE, "ids follow the clock", || {
+        let id: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
+        let shard: i64 = sql::value(&mut client, "SELECT idgen_snowflake(7)");
+        assert!(id > before);
+        let hour_ahead = time_of(before) + HOUR_MS;
+        time_of(id) >= hour_ahead && (shard >> 23) + EPOCH_MS >= hour_ahead
+    });
+    let again = accept();
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    assert_eq!(
+        again.stdout.matches("believed already").count(),
+        2,
+        "{}",
+        again.stdout
+    );
     daemon.terminate();
 }

@@ -171,7 +171,8 @@ const FOUNDATION: &str = "
             RETURN NEXT idgen_snowflake();
         END;
     END $$;
-    -- Every plan that can be parallel is.
+    -- Every plan that can be parallel is, and what can run in a worker runs there.
+    SET parallel_leader_participation = off;
     SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
     SET max_parallel_workers_per_gather = 2;";
 
