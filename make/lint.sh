@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Formatting, clippy for every crate and target, and small checks of the tree. Changes nothing.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$ROOT/make/docs.sh"
 require_cargo
 find_postgres
 
@@ -61,6 +62,9 @@ check "clippy: extension ($PG_FEATURE)" clippy_extension
 check "shell scripts parse" shell_syntax
 check "files are at most 600 lines" file_sizes
 check "SQL objects have comments" sql_comments
+check "links in documents lead somewhere" dead_links
+check "tests named in documents exist" named_tests
+check "incidents with a test are in docs/incidents.md" incidents_listed
 
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'failed: %s\n' "${failed[@]}"

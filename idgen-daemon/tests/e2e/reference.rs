@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use postgres::Client;
 
-use crate::kit::daemon::answer;
-use crate::kit::{Daemon, Server};
+use crate::kit::daemon::{DaemonOptions, answer};
+use crate::kit::{Server, seal};
 
 const REFERENCE: &str = "sql-reference.md";
 
@@ -272,8 +272,9 @@ fn the_check_of_the_reference_sees_what_is_missing_stale_or_different() {
 /// All blocks of SQL, in their order, in one session of psql: what a reader copies works.
 #[test]
 fn the_examples_of_the_documents_run() {
-    let server = Server::start();
-    let _daemon = Daemon::start(&server);
+    let server = seal::server();
+    seal::write(&server, format!("{}\n", "0123456789abcdef".repeat(4)), 0o600);
+    let _daemon = DaemonOptions::new(&server).shards("7").start();
     for name in [REFERENCE, "which-id.md"] {
         let database = name.replace(['-', '.'], "_");
         server
