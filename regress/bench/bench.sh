@@ -57,6 +57,21 @@ scaling() {
     done
 }
 
+# counting: the same loop with and without the counters of idgen.stats, in turn.
+counting() {
+    local nth setting
+    for ((nth = 0; nth < ROUNDS; nth++)); do
+        for setting in on off; do
+            db -c "ALTER SYSTEM SET idgen.track_ids = $setting" -c "SELECT pg_reload_conf()" >/dev/null
+            wait_until 10 setting_is idgen.track_ids "$setting" || die "idgen.track_ids did not become $setting"
+            db -c "CALL bench_calls(1, $CALLS, ARRAY[['counted: $setting', 'idgen_snowflake()']])"
+        done
+    done
+    db -c "ALTER SYSTEM RESET idgen.track_ids" -c "SELECT pg_reload_conf()" >/dev/null
+}
+
+setting_is() { [ "$(db -A -t -c "SHOW $1")" = "$2" ]; }
+
 main() {
     require_cargo
     cargo build --locked -p idgen-daemon --bins
@@ -89,6 +104,10 @@ main() {
 
     say "two backends at once"
     scaling 'idgen_snowflake()' 'idgen_snowflake()'
+    scaling 'nextval()' "nextval('bench_plain')"
+
+    say "with and without counters"
+    counting
 
     say "INSERT … SELECT of $ROWS rows into a table with that DEFAULT primary key"
     db -c "SET client_min_messages = warning" -c "CALL bench_inserts($ROUNDS, $ROWS, ARRAY[
