@@ -111,6 +111,9 @@ fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..20_u64, -3..4_i64).prop_map(|(ms, gain_ms)| Op::Pass { ms, gain_ms }),
         1 => (0..20_u64).prop_map(|ms| Op::Freeze { ms }),
+        // Twice as fast, and at half the rate.
+        1 => (0..20_u64).prop_map(|ms| Op::Pass { ms, gain_ms: ms.cast_signed() }),
+        1 => (0..20_u64).prop_map(|ms| Op::Pass { ms: 2 * ms, gain_ms: -ms.cast_signed() }),
         1 => (-20..20_i64).prop_map(|ms| Op::Step { ms }),
         1 => (-15_000..4_000_i64).prop_map(|ms| Op::Step { ms }),
         20 => (session(), n()).prop_map(|(session, n)| Op::Mint { session, n }),
