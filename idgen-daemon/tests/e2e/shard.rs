@@ -105,8 +105,9 @@ fn a_server_can_have_every_shard_there_is() {
     assert_eq!(free, 8_192);
 }
 
+/// twitter-archive/snowflake#11: every host had worker 0 in its configuration, and nobody noticed.
 #[test]
-fn a_shard_that_two_servers_name_is_refused_loudly_and_moves_when_it_is_given_back() {
+fn incident_44_a_shard_that_two_servers_name_is_refused_loudly_and_moves_when_it_is_given_back() {
     let servers = Server::several(2);
     a_shard_moves(&servers, &Store::on(&servers[0]));
 }
@@ -162,8 +163,9 @@ fn a_shard_moves(servers: &[Server], store: &Store) {
     second.terminate();
 }
 
+/// CosId#771: two hosts had one name, and so one instance id. Both daemons are called `e2e` here.
 #[test]
-fn a_shard_of_a_daemon_that_was_killed_is_free_after_its_ttl() {
+fn incident_37_a_namesake_of_a_killed_daemon_waits_for_its_ttl() {
     let servers = Server::several(2);
     let options = |n: usize| {
         let options = DaemonOptions::new(&servers[n]).store(Store::on(&servers[0]));
@@ -173,7 +175,13 @@ fn a_shard_of_a_daemon_that_was_killed_is_free_after_its_ttl() {
     let (mut one, mut two) = (servers[0].connect(), servers[1].connect());
     let before = mint(&mut one, 7);
     first.kill();
-    let second = options(1).start();
+    let mut second = options(1).launch();
+    eventually_true(PATIENCE, "the second is told that it is not the first", || {
+        second
+            .get("/readyz")
+            .is_some_and(|(_, body)| body.contains("7 is held by e2e"))
+    });
+    second.wait_ready();
     let after = mint(&mut two, 7);
     sql::run(&mut one, "SET idgen.lease_wait_ms = 0");
     assert!(
