@@ -321,14 +321,10 @@ fn may_come(shared: &Shared, source: Source, refusal: Refusal, now: BootMs) -> b
         kind: Kind::Shard,
         number: usize::from(shard),
     };
-    // A shard that was closed here has moved; one that was never open may be on its way only while the memory
-    // is new.
-    let known = shared.leases().token(identity).token().is_some();
-    let expected = if known {
-        refusal != Refusal::NoLease
-    } else {
-        shared.is_young(now)
-    };
+    // Its lease has run out, or nobody has looked after shards here for long enough: it may be on its way. Otherwise
+    // it belongs elsewhere, and waiting would only hold up the error.
+    let ran_out = refusal != Refusal::NoLease && shared.leases().token(identity).token().is_some();
+    let expected = ran_out || !shared.is_settled(Kind::Shard, now);
     expected && shared.daemon_presumed(now)
 }
 

@@ -68,6 +68,23 @@ fn main_path(server: &Server, options: DaemonOptions) {
     assert_eq!(state, "no lease", "a clean stop closes workers and shards");
 }
 
+/// A new list of shards takes a restart of the daemon; the shards that stay are waited for, like workers.
+#[test]
+fn a_restart_of_the_daemon_costs_no_call_of_a_shard_that_stays() {
+    let server = Server::start();
+    let options = DaemonOptions::new(&server);
+    let daemon = options.clone().shards("5").start();
+    let mut client = server.connect();
+    sql::run(&mut client, "SET idgen.lease_wait_ms = '20s'");
+    let before = mint(&mut client, 5);
+    daemon.terminate();
+    let waiting = std::thread::spawn(move || mint(&mut client, 5));
+    let daemon = options.shards("5, 6").start();
+    let after = waiting.join().expect("no call fails");
+    assert!(after.first() > before.last(), "rising over the restart");
+    daemon.terminate();
+}
+
 #[test]
 fn a_server_can_have_shards_only() {
     let server = Server::start();

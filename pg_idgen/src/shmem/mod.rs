@@ -27,6 +27,9 @@ pub use stats::{ROLE_IDS_PER_S_MAX, RoleCounter, Stats};
 /// A daemon that was heard of within this time is expected to come back.
 const DAEMON_PRESUMED_ALIVE_MS: u64 = 60_000;
 
+/// A daemon that has just started needs less than this to read its store, wait out a floor and install.
+const SETTLED_MS: u64 = 2_000;
+
 const SHARED_NAME: &std::ffi::CStr = c"pg_idgen";
 
 /// The whole of it.
@@ -54,6 +57,8 @@ struct Head {
     cell_id: [AtomicU64; 2],
     /// Process of the session that keeps the leases of a kind, by [`Kind`]; 0: none.
     daemon_pids: [AtomicI32; Kind::ALL.len()],
+    /// BOOTTIME ms of that session's claim.
+    claimed_boot_ms: [AtomicU64; Kind::ALL.len()],
     daemon_seen_boot_ms: AtomicU64,
     anchor_offset_ms: AtomicI64,
     anchor_boot_ms: AtomicU64,
@@ -159,6 +164,7 @@ unsafe fn initialise(memory: *mut Shared) {
             segments_lock: &raw mut (*locks.add(1)).lock,
             cell_id: halves(crate::cell::remembered().unwrap_or_default()).map(AtomicU64::new),
             daemon_pids: Default::default(),
+            claimed_boot_ms: Default::default(),
             daemon_seen_boot_ms: AtomicU64::new(0),
             anchor_offset_ms: AtomicI64::new(0),
             anchor_boot_ms: AtomicU64::new(0),
@@ -221,6 +227,7 @@ impl Shared {
         let holder = &self.head.daemon_pids[kind as usize];
         match holder.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
+                self.head.claimed_boot_ms[kind as usize].store(crate::clock::boot().0, Ordering::Relaxed);
                 // SAFETY: the callback has the right signature and is never unloaded. A process that dies
                 // without it takes the whole shared memory along.
                 unsafe { pg_sys::before_shmem_exit(Some(end_claim), pg_sys::Datum::null()) };
@@ -250,6 +257,13 @@ impl Shared {
             || self
                 .daemon_silent_ms(now)
                 .is_some_and(|silent_ms| silent_ms < DAEMON_PRESUMED_ALIVE_MS)
+    }
+
+    /// A daemon has kept the leases of this kind for long enough to have installed all that it has.
+    pub fn is_settled(&self, kind: Kind, now: BootMs) -> bool {
+        let claimed_ms = self.head.claimed_boot_ms[kind as usize].load(Ordering::Relaxed);
+        self.head.daemon_pids[kind as usize].load(Ordering::Acquire) != 0
+            && now.0.saturating_sub(claimed_ms) > SETTLED_MS
     }
 
     /// This memory was made less than a minute ago: a daemon may not have got to all of it yet.
