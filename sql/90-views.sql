@@ -140,12 +140,12 @@ SELECT v.scope, CASE v.scope WHEN 'role' THEN coalesce(r.rolname::text, 'others'
   FROM idgen.stat_values() v LEFT JOIN pg_catalog.pg_roles r ON r.oid = v.role
 UNION ALL
 SELECT 'tag', s.tag, c.counter, c.value, NULL
-  FROM idgen.segments s
-  JOIN idgen.segment_buffers() b ON b.segment_id = s.segment_id
+  FROM idgen.segments s CROSS JOIN idgen.space p
+  JOIN idgen.segment_buffers() b ON b.segment_id = s.segment_id AND b.space_id = p.space_id
  CROSS JOIN LATERAL (VALUES ('ids', b.ids), ('refills', b.refills), ('refill_failures', b.refill_failures)) c (counter, value);
-COMMENT ON VIEW idgen.stats IS 'Counters of this server since idgen.reset_stats() or its start. Ids are counted per transaction, at its end at the latest. Roles: those that the caller has (all for members of pg_monitor); tags: as idgen.segments.';
+COMMENT ON VIEW idgen.stats IS 'Counters of this server since idgen.reset_stats() or its start (refills and refill_failures: since its start). Ids are counted per transaction, at its end at the latest. Roles: those that the caller has (all for members of pg_monitor); tags: as idgen.segments.';
 COMMENT ON COLUMN idgen.stats.scope IS 'server, worker, shard, role, tag or error.';
-COMMENT ON COLUMN idgen.stats.object IS 'Number of the worker or shard, name of the role or tag, SQLSTATE; NULL for the server. others: roles beyond the first 128.';
+COMMENT ON COLUMN idgen.stats.object IS 'Number of the worker or shard, name of the role or tag, SQLSTATE; NULL for the server. others: roles that were dropped or came after the first 128.';
 COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids. Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
 COMMENT ON COLUMN idgen.stats.value IS 'The count, or ms where the name says so.';
 COMMENT ON COLUMN idgen.stats.warning IS 'What somebody should look into, in words; NULL: nothing.';

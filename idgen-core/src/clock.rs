@@ -193,6 +193,12 @@ impl WallWatch {
         behind_ms
     }
 
+    /// `wall` was found good: a maximum above it came from a clock that was wrong, and being behind that is no
+    /// rewind. (What was minted meanwhile keeps its order by the mint word, not by this.)
+    pub fn believe(&self, wall: UnixMs) {
+        self.max.fetch_min(wall.0, Relaxed);
+    }
+
     /// For views.
     #[must_use]
     pub fn view(&self) -> WallSeen {
@@ -279,6 +285,18 @@ mod tests {
         watch.reset();
         assert_eq!(watch.view().rewind_ms_max, 0);
         assert_eq!(watch.seen(), UnixMs(10_002));
+    }
+
+    /// A clock that was hours ahead, above every ceiling, must not count as a rewind for hours when it is right.
+    #[test]
+    fn a_clock_that_was_ahead_is_forgotten_once_it_is_found_good() {
+        let watch = WallWatch::new();
+        watch.observe(watch.seen(), UnixMs(3_600_000));
+        assert_eq!(watch.observe(watch.seen(), UnixMs(5_000)), 3_595_000);
+        watch.believe(UnixMs(5_010));
+        assert_eq!(watch.observe(watch.seen(), UnixMs(5_020)), 0);
+        watch.believe(UnixMs(9_000));
+        assert_eq!(watch.seen(), UnixMs(5_020), "never raised by it");
     }
 
     #[test]

@@ -67,7 +67,7 @@ const fn seq_of(word: u64) -> u64 {
 /// Consecutive ids of one identity within one tick, claimed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Milliseconds since the format's epoch.
+    /// Milliseconds since 2020-01-01 UTC.
     pub tick: u64,
     /// Sequence of the first id.
     pub seq: u64,

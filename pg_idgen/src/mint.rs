@@ -222,18 +222,19 @@ fn lanes(shared: &Shared, source: Source, wanted: u32) -> Lanes {
     }
 }
 
-/// Where this session begins: sessions are dealt over the identities so that they do not contend.
+/// Where this session begins its ticks: sessions are dealt over the lower half of the workers. They do not contend
+/// there, and have the upper half for what they spill: within a tick only a higher identity keeps their order.
 #[cold]
 fn choose_preferred(shared: &Shared) -> u64 {
     let leases = shared.leases();
-    let bulk = guc::bulk_slots().min(leases.active_count().saturating_sub(1));
-    let count = leases.active_count() - bulk;
-    if count == 0 {
+    let active = leases.active_count();
+    let serving = active.saturating_sub(guc::bulk_slots()).max(1);
+    if active == 0 {
         return 0;
     }
-    // Process ids come in sequence: their bits reversed lie far apart (van der Corput), so that there is room above
-    // each session's own identity for what it spills.
-    let nth = (u64::from(std::process::id().reverse_bits()) * u64::from(count)) >> u32::BITS;
+    let homes = serving / 2 + 1;
+    // Process ids come in sequence: with their bits reversed they lie far apart (van der Corput).
+    let nth = (u64::from(std::process::id().reverse_bits()) * u64::from(homes)) >> u32::BITS;
     let mut identity = leases.next_active(0).unwrap_or(0);
     for _ in 0..nth {
         identity = leases.next_active(identity + 1).unwrap_or(identity);

@@ -273,6 +273,8 @@ impl Shared {
 
     /// The wall clock was found good at `reading`.
     pub fn set_anchor(&self, reading: ClockReading) {
+        // What it showed before was wrong if it was later.
+        self.stats.wall.believe(reading.wall);
         // Two words: a reader may see the offset of one reading with the time of another, both of which were
         // found good; the difference is far below the slack.
         self.head.anchor_offset_ms.store(
