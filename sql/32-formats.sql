@@ -28,6 +28,17 @@ COMMENT ON COLUMN idgen.format.registered_by IS 'Role that has registered it.';
 COMMENT ON COLUMN idgen.format.registered_at IS 'When.';
 SELECT pg_catalog.pg_extension_config_dump('idgen.format', '');
 
+CREATE FUNCTION idgen.format_stays()
+RETURNS trigger
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idgen_format_stays';
+COMMENT ON FUNCTION idgen.format_stays() IS 'Trigger: refuses with IG019, because ids in the format may be anywhere.';
+
+CREATE TRIGGER format_stays
+BEFORE DELETE OR TRUNCATE OR UPDATE ON idgen.format
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.format_stays();
+COMMENT ON TRIGGER format_stays ON idgen.format IS 'See idgen.format_stays().';
+
 CREATE FUNCTION idgen.register_format(
     name text, epoch timestamptz, ts_bits integer, node_bits integer, seq_bits integer,
     region_bits integer DEFAULT 0, version_bits integer DEFAULT 0, sign_bits integer DEFAULT 1,

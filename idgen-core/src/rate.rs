@@ -27,6 +27,18 @@ pub struct RateView {
     pub above_limit: Option<BootMs>,
 }
 
+impl RateView {
+    /// Of two at once: the peaks may have been in different seconds, so their sum says nothing.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            total: self.total + other.total,
+            peak_per_s: self.peak_per_s.max(other.peak_per_s),
+            above_limit: self.above_limit.max(other.above_limit),
+        }
+    }
+}
+
 impl RateMeter {
     /// Nothing counted yet.
     #[cfg(not(loom))]
@@ -127,6 +139,20 @@ mod tests {
         assert_eq!(meter.view().above_limit, Some(BootMs(5_200)));
         meter.reset();
         assert_eq!(meter.view(), RateView::default());
+    }
+
+    #[test]
+    fn two_views_are_one() {
+        let (one, two) = (RateMeter::new(), RateMeter::new());
+        one.add(LIMIT + 1, BootMs(5_000), LIMIT);
+        two.add(7, BootMs(9_000), LIMIT);
+        let both = RateView {
+            total: LIMIT + 8,
+            peak_per_s: LIMIT + 1,
+            above_limit: Some(BootMs(5_000)),
+        };
+        assert_eq!(one.view().and(&two.view()), both);
+        assert_eq!(RateView::default().and(&one.view()), one.view());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::call::{Call, uuid_result, v1_function};
 use crate::error::Error;
-use crate::mint::{self, Source};
+use crate::mint::{self, Ids, Source};
 use crate::shmem::{Shared, shared};
 use crate::snowflake::shard_argument;
 use crate::uuid7;
@@ -32,9 +32,40 @@ struct SnowflakeBatch {
     shared: &'static Shared,
     source: Source,
     left: u64,
-    /// Next id of the run, and how many it still has.
-    next: i64,
-    run: u64,
+    /// What is left of the run that was claimed last.
+    run: Ids,
+    /// [`mint::claims`] right after it.
+    claims: u64,
+    /// How many ids to claim next.
+    claim: u64,
+}
+
+impl SnowflakeBatch {
+    /// Have a run to go on with. What this session has minted since the last row (a trigger, a cursor that is read
+    /// in between, another batch) lies above the rest of the run, which would go back then: it is dropped.
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.run.len > 0 && self.claims == mint::claims(self.source) {
+            return Ok(());
+        }
+        if self.run.len > 0 {
+            mint::burn(self.shared, self.run.len);
+            // Who interrupts once does it again and again: little is claimed, and so dropped, from now on.
+            self.claim = 1;
+        }
+        self.run = mint::ids(self.shared, self.source, self.left.min(self.claim))?;
+        self.claims = mint::claims(self.source);
+        self.claim = (self.claim * 2).min(RUN_MAX);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<pg_sys::Datum>, Error> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.go_on()?;
+        self.left -= 1;
+        Ok(Some(pg_sys::Datum::from(self.run.take_first())))
+    }
 }
 
 fn snowflake_batch(call: Call) -> Result<pg_sys::Datum, Error> {
@@ -52,24 +83,12 @@ fn stream(call: Call, source: impl FnOnce(Call) -> Result<Source, Error>) -> Res
                 left: count(call)?,
                 source: source(call)?,
                 shared: shared().ok_or(Error::NotPreloaded)?,
-                next: 0,
-                run: 0,
+                run: Ids::NONE,
+                claims: 0,
+                claim: RUN_MAX,
             })
         },
-        |batch| {
-            if batch.left == 0 {
-                return Ok(None);
-            }
-            if batch.run == 0 {
-                let ids = mint::ids(batch.shared, batch.source, batch.left.min(RUN_MAX))?;
-                (batch.next, batch.run) = (ids.first, ids.len);
-            }
-            let id = batch.next;
-            // The last id of a run has no successor that anybody uses.
-            batch.next = id.wrapping_add(1);
-            (batch.run, batch.left) = (batch.run - 1, batch.left - 1);
-            Ok(Some(pg_sys::Datum::from(id)))
-        },
+        SnowflakeBatch::next,
     )
 }
 

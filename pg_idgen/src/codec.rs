@@ -1,7 +1,7 @@
 //! `idgen_encode()` and `idgen_decode()`: ids as text that survives JSON.
 
 use crate::call::{Call, text_datum, v1_function};
-use crate::error::{Error, clip};
+use crate::error::{Error, shown};
 use idgen_core::base32;
 use pgrx::pg_sys;
 
@@ -26,7 +26,7 @@ fn decode(call: Call) -> Result<pg_sys::Datum, Error> {
     base32::decode(bytes)
         .map(pg_sys::Datum::from)
         .map_err(|error| Error::InvalidText {
-            message: format!("\"{}\" is no encoded id", clip(&String::from_utf8_lossy(bytes))),
+            message: format!("\"{}\" is no encoded id", shown(bytes)),
             detail: format!("Reason: {error}."),
         })
 }

@@ -55,6 +55,8 @@ pub enum Error {
     UnknownPrefix { prefix: String },
     /// IG019
     PrefixStays,
+    /// IG019
+    FormatStays,
     /// IG020
     NoSealKey,
     /// IG021
@@ -150,6 +152,7 @@ impl Error {
             | Self::DeadlinePassed { .. }
             | Self::EndOfEpoch { .. }
             | Self::FormatExists { .. }
+            | Self::FormatStays
             | Self::ShardNotLeased { .. }
             | Self::NoShardNamed
             | Self::MillisecondWait { .. } => self.snowflake_report(),
@@ -218,6 +221,12 @@ impl Error {
                 format!("format \"{format}\" has reached the end of its epoch"),
                 "Its timestamp bits are used up; ids are never wrapped.",
                 "Move the column to another format.",
+            ),
+            Self::FormatStays => report(
+                "IG019",
+                "a registered format is never changed or removed",
+                "Ids in it may be anywhere.",
+                "Register another one and leave this one unused.",
             ),
             Self::FormatExists { name } => report(
                 "IG023",

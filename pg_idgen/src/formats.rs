@@ -14,6 +14,7 @@ use pgrx::prelude::*;
 
 v1_function!(idgen_compiled_formats, compiled_formats);
 v1_function!(idgen_register_format, register_format);
+v1_function!(idgen_format_stays, format_stays);
 
 const INSERT: &str = "
     INSERT INTO idgen.format (name, epoch, sign_bits, ts_bits, region_bits, version_bits, node_bits, seq_bits,
@@ -40,6 +41,24 @@ static LAST: Local<Option<Format>> = Local::new(None);
 /// The next transaction looks it up again.
 pub fn forget() {
     LAST.set(None);
+}
+
+/// A registration that is rolled back to a savepoint is forgotten; once per process.
+pub fn define_callback() {
+    // SAFETY: the callback has the right signature, touches Rust memory only, and is never unloaded.
+    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subtransaction), std::ptr::null_mut()) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn on_subtransaction(
+    event: pg_sys::SubXactEvent::Type,
+    _own: pg_sys::SubTransactionId,
+    _parent: pg_sys::SubTransactionId,
+    _argument: *mut std::ffi::c_void,
+) {
+    if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
+        forget();
+    }
 }
 
 /// Argument `format` of a strict function.
@@ -185,6 +204,11 @@ fn insert(
             name: format.name.to_string(),
         }),
     }
+}
+
+/// Trigger: refuses.
+fn format_stays(_call: Call) -> Result<pg_sys::Datum, Error> {
+    Err(Error::FormatStays)
 }
 
 fn compiled_formats(call: Call) -> Result<pg_sys::Datum, Error> {

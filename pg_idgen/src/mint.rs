@@ -43,9 +43,40 @@ pub enum Source {
 /// Consecutive ids.
 #[derive(Clone, Copy)]
 pub struct Ids {
-    pub first: i64,
-    /// At least 1.
+    first: i64,
     pub len: u64,
+}
+
+impl Ids {
+    pub const NONE: Self = Self { first: 0, len: 0 };
+
+    /// The lowest, which must be there.
+    #[inline(always)]
+    pub fn take_first(&mut self) -> i64 {
+        let first = self.first;
+        // The last id has no successor that anybody uses.
+        self.first = first.wrapping_add(1);
+        self.len -= 1;
+        first
+    }
+}
+
+/// Counts what this session has claimed, by order: workers have one, shards one each (sixteen counters for all of
+/// them; a stranger's claim costs a batch what is left of its run, never an id its order).
+static CLAIMS: Local<[u64; 1 + SHARD_ORDERS]> = Local::new([0; 1 + SHARD_ORDERS]);
+const SHARD_ORDERS: usize = 16;
+
+#[inline(always)]
+fn order_of(source: Source) -> usize {
+    match source {
+        Source::Workers | Source::BulkWorkers => 0,
+        Source::Shard(shard) => 1 + usize::from(shard) % SHARD_ORDERS,
+    }
+}
+
+/// How often this session has claimed ids that rise together with those of `source`.
+pub fn claims(source: Source) -> u64 {
+    CLAIMS.with(|claims| claims[order_of(source)])
 }
 
 /// Up to `n` (at least 1) consecutive ids, larger than any that this session has had from `source`.
@@ -60,6 +91,7 @@ pub fn ids(shared: &Shared, source: Source, n: u64) -> Result<Ids, Error> {
             Err(refusal) => persist(shared, source, n, refusal)?,
         };
         if let Some(ids) = ids_of(shared, source, &minted) {
+            CLAIMS.with(|claims| claims[order_of(source)] += 1);
             stats::count(identity_of(source, &minted), current_user(), ids.len);
             return Ok(ids);
         }
@@ -86,7 +118,8 @@ fn ids_of(shared: &Shared, source: Source, minted: &Minted) -> Option<Ids> {
         Source::Workers | Source::BulkWorkers => &shared.formats.at(run.tick)?.layout,
     };
     if run.seq + run.len - 1 > layout.seq_max() {
-        return burn(shared, run.len);
+        burn(shared, run.len);
+        return None;
     }
     Some(Ids {
         first: layout.id(run.tick, *identity, run.seq),
@@ -94,10 +127,10 @@ fn ids_of(shared: &Shared, source: Source, minted: &Minted) -> Option<Ids> {
     })
 }
 
+/// `len` claimed ids are not given out.
 #[cold]
-fn burn(shared: &Shared, len: u64) -> Option<Ids> {
+pub fn burn(shared: &Shared, len: u64) {
     shared.stats.burnt.fetch_add(len, Relaxed);
-    None
 }
 
 #[inline(always)]
@@ -146,9 +179,21 @@ fn by_workers(shared: &Shared, source: Source, request: &Request<'_>) -> Result<
     };
     // A copy: the mint reads clocks, and nothing else may hold the session meanwhile.
     let mut session = SESSION.get();
-    let minted = mint_within(leases, request, &lanes, preferred, &mut session);
+    let mut minted = mint_within(leases, request, &lanes, preferred, &mut session);
+    // Lanes are for fairness among workers that can mint; one whose lease has run out keeps nobody from the others.
+    if lanes != Lanes::ALL && minted.is_err_and(is_of_lease) {
+        minted = mint_within(leases, request, &Lanes::ALL, preferred, &mut session);
+    }
     SESSION.set(session);
     minted
+}
+
+/// It comes from the lease, not from the clock or the traffic.
+fn is_of_lease(refusal: Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::NoLease | Refusal::DeadlinePassed | Refusal::WindowUsedUp
+    )
 }
 
 /// Order holds per shard, which its one slot sees to: a session's ids of other shards are no concern of it.
@@ -254,26 +299,20 @@ fn persist(shared: &Shared, source: Source, n: u64, first: Refusal) -> Result<Mi
     count_wait(shared, first);
     let mut refusal = first;
     let mut looked_twice = false;
-    let outcome = loop {
+    loop {
         let now = clock::boot();
-        let nap_ms = match next_step(shared, source, refusal, now, now.since(began), looked_twice) {
-            Ok(nap_ms) => nap_ms,
-            Err(error) => break Err(error),
-        };
+        let nap_ms = next_step(shared, source, refusal, now, now.since(began), looked_twice)?;
         looked_twice |= nap_ms == 0;
         if nap_ms > 0 {
+            // Before, because a nap may end in a cancelled statement.
+            shared.stats.waited_ms.fetch_add(nap_ms, Relaxed);
             nap(nap_ms);
         }
         match attempt(shared, source, n) {
-            Ok(minted) => break Ok(minted),
+            Ok(minted) => return Ok(minted),
             Err(next) => refusal = next,
         }
-    };
-    shared
-        .stats
-        .waited_ms
-        .fetch_add(clock::boot().since(began), Relaxed);
-    outcome
+    }
 }
 
 fn count_wait(shared: &Shared, first: Refusal) {

@@ -22,7 +22,7 @@ fn snowflake_shard(call: Call) -> Result<pg_sys::Datum, Error> {
 #[inline(always)]
 fn one(source: Source) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
-    Ok(pg_sys::Datum::from(mint::ids(shared, source, 1)?.first))
+    Ok(pg_sys::Datum::from(mint::ids(shared, source, 1)?.take_first()))
 }
 
 /// The shard that an argument names; NULL: that of `idgen.shard`.

@@ -3,10 +3,11 @@
 use crate::call::{Call, current_user, text_datum, unsigned_datum, v1_function};
 use crate::error::{Error, REFUSALS};
 use crate::local::Local;
-use crate::shmem::{Identity, Kind, ROLE_IDS_PER_S_MAX, RoleCounter, Shared, shared};
+use crate::shmem::{Identity, Kind, ROLE_IDS_PER_S_MAX, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::clock::BootMs;
 use idgen_core::format::layout::moment_of;
+use idgen_core::rate::RateView;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,27 +36,36 @@ const NOTHING: Pending = Pending {
     ids: 0,
 };
 
-static SNOWFLAKES: Local<Pending> = Local::new(NOTHING);
-static SEGMENT_IDS: Local<Pending> = Local::new(NOTHING);
+/// By identity: rows of several shards come in turn.
+const PLACES: usize = 16;
+static SNOWFLAKES: Local<[Pending; PLACES]> = Local::new([NOTHING; PLACES]);
+static SEGMENT_IDS: Local<[Pending; 1]> = Local::new([NOTHING; 1]);
 
 /// `n` snowflakes of `identity` for `role`.
 #[inline(always)]
 pub fn count(identity: Identity, role: pg_sys::Oid, n: u64) {
-    add(&SNOWFLAKES, Some(identity), role, n);
+    add(&SNOWFLAKES, identity.number % PLACES, Some(identity), role, n);
 }
 
 /// `n` ids of a segment for `role`.
 #[inline(always)]
 pub fn count_segment(role: pg_sys::Oid, n: u64) {
-    add(&SEGMENT_IDS, None, role, n);
+    add(&SEGMENT_IDS, 0, None, role, n);
 }
 
 #[inline(always)]
-fn add(to: &Local<Pending>, identity: Option<Identity>, role: pg_sys::Oid, n: u64) {
+fn add<const N: usize>(
+    to: &Local<[Pending; N]>,
+    place: usize,
+    identity: Option<Identity>,
+    role: pg_sys::Oid,
+    n: u64,
+) {
     if !guc::track_ids() {
         return;
     }
-    let full = to.with(|pending| {
+    let full = to.with(|all| {
+        let pending = &mut all[place];
         if pending.identity == identity && pending.role == role && pending.ids < HANDFUL {
             pending.ids += n;
             return None;
@@ -65,6 +75,15 @@ fn add(to: &Local<Pending>, identity: Option<Identity>, role: pg_sys::Oid, n: u6
     });
     if let Some(full) = full {
         hand_in(full);
+    }
+}
+
+fn hand_in_all<const N: usize>(all: &Local<[Pending; N]>) {
+    for place in 0..N {
+        let pending = all.with(|all| std::mem::replace(&mut all[place], NOTHING));
+        if pending.ids > 0 {
+            hand_in(pending);
+        }
     }
 }
 
@@ -110,11 +129,8 @@ unsafe extern "C-unwind" fn on_transaction_end(
         return;
     }
     crate::formats::forget();
-    for pending in [&SNOWFLAKES, &SEGMENT_IDS] {
-        if pending.with(|pending| pending.ids) > 0 {
-            hand_in(pending.with(|pending| std::mem::replace(pending, NOTHING)));
-        }
-    }
+    hand_in_all(&SNOWFLAKES);
+    hand_in_all(&SEGMENT_IDS);
 }
 
 fn reset_stats(_call: Call) -> Result<pg_sys::Datum, Error> {
@@ -139,13 +155,7 @@ fn stat_values(call: Call) -> Result<pg_sys::Datum, Error> {
         let user = current_user();
         server_rows(shared).for_each(|row| rows.push(row));
         identity_rows(shared).for_each(|row| rows.push(row));
-        let mine = |entry: &&RoleCounter| is_shown(user, entry.role.load(Relaxed));
-        shared
-            .stats
-            .roles()
-            .filter(mine)
-            .flat_map(|entry| role_rows(entry, now))
-            .for_each(|row| rows.push(row));
+        role_rows(shared, user, now).for_each(|row| rows.push(row));
         refusal_rows(shared).for_each(|row| rows.push(row));
     }
     Ok(rows.done())
@@ -205,24 +215,50 @@ fn identity_rows(shared: &Shared) -> impl Iterator<Item = Row> {
 fn is_shown(user: pg_sys::Oid, role: u32) -> bool {
     // SAFETY: catalogue look-ups inside a transaction.
     unsafe {
-        role == 0
-            || pg_sys::has_privs_of_role(user, pg_sys::Oid::from(role))
+        pg_sys::has_privs_of_role(user, pg_sys::Oid::from(role))
             || pg_sys::has_privs_of_role(user, pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR))
     }
 }
 
-fn role_rows(entry: &RoleCounter, now: BootMs) -> [Row; 2] {
-    let view = entry.ids.view();
+fn exists(role: u32) -> bool {
+    // SAFETY: a catalogue look-up inside a transaction; what it finds is released.
+    unsafe {
+        let found = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::AUTHOID as i32,
+            pg_sys::Oid::from(role).into(),
+        );
+        if found.is_null() {
+            return false;
+        }
+        pg_sys::ReleaseSysCache(found);
+        true
+    }
+}
+
+/// Roles by name; what has none any more (dropped, or too many to be counted apart) is one role, "others".
+fn role_rows(shared: &Shared, user: pg_sys::Oid, now: BootMs) -> impl Iterator<Item = Row> {
+    let (mut named, mut others) = (Vec::new(), None::<RateView>);
+    for entry in shared.stats.roles() {
+        let (role, view) = (entry.role.load(Relaxed), entry.ids.view());
+        if role == 0 || !exists(role) {
+            others = Some(others.unwrap_or_default().and(&view));
+        } else if is_shown(user, role) {
+            named.push((Some(role), view));
+        }
+    }
+    named.extend(others.map(|view| (None, view)));
+    named
+        .into_iter()
+        .flat_map(move |(role, view)| rows_of_role(role, &view, now))
+}
+
+fn rows_of_role(role: Option<u32>, view: &RateView, now: BootMs) -> [Row; 2] {
     let warned = view.above_limit.is_some_and(|at| now.since(at) < WARNING_MS);
     let warning = warned.then(|| {
         format!(
             "more than {ROLE_IDS_PER_S_MAX} ids in a second within the last minute: let backfills use slots of their own (idgen.bulk_slots)"
         )
     });
-    let role = match entry.role.load(Relaxed) {
-        0 => None,
-        role => Some(pg_sys::Datum::from(role)),
-    };
     [
         ("ids", view.total, None),
         ("ids_per_s_max", view.peak_per_s, warning),
@@ -231,7 +267,7 @@ fn role_rows(entry: &RoleCounter, now: BootMs) -> [Row; 2] {
         [
             text_datum("role"),
             None,
-            role,
+            role.map(pg_sys::Datum::from),
             text_datum(counter),
             unsigned_datum(value),
             warning.as_deref().and_then(text_datum),

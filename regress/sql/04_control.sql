@@ -127,6 +127,9 @@ SELECT idgen.grant_daemon('no such role');
 SELECT pg_temp.install(epoch => 40, identity => 9);
 SELECT idgen.extend_lease(1, boot_id, 'classic', 'worker', 9, 40, 10, wall_ms, 2199023255553, NULL, NULL) FROM idgen.server_clock();
 SELECT state, deadline_in_ms > 600000 AS never_lowered FROM idgen.slots WHERE identity = 9;
+-- A ceiling that is years ahead is cut.
+SELECT idgen.extend_lease(1, boot_id, 'classic', 'worker', 9, 40, 10, 9223372036854775807, boottime_ms, NULL, NULL) FROM idgen.server_clock();
+SELECT ceiling_lead_ms BETWEEN 86390000 AND 86400000 AS a_day FROM idgen.slots WHERE identity = 9;
 SELECT idgen.fence_lease(boot_id, 'worker', 9, 40, 10) IS NOT NULL AS fenced FROM idgen.server_clock();
 -- The data directory remembers its cell, whatever shared memory has forgotten (restarts: e2e).
 SELECT trim(pg_read_file('pg_idgen_cell'), E'\n') AS cell;

@@ -36,6 +36,16 @@ SELECT idgen.register_format('gone', '2024-01-01+00', 41, 10, 12);
 SELECT idgen_timestamp_registered(0, 'gone') IS NOT NULL AS known;
 ROLLBACK;
 SELECT idgen_timestamp_registered(0, 'gone');
+BEGIN;
+SAVEPOINT a;
+SELECT idgen.register_format('gone', '2020-01-01+00', 41, 10, 12), idgen_timestamp_registered(0, 'gone') = '2020-01-01+00' AS of_2020;
+ROLLBACK TO a;
+SELECT idgen.register_format('gone', '2021-01-01+00', 41, 10, 12), idgen_timestamp_registered(0, 'gone') = '2021-01-01+00' AS of_2021;
+ROLLBACK;
+-- For ever, by whoever.
+UPDATE idgen.format SET epoch = '2000-01-01+00';
+DELETE FROM idgen.format;
+TRUNCATE idgen.format;
 CREATE ROLE idgen_reader;
 SET ROLE idgen_reader;
 SELECT idgen.register_format('y', '2020-01-01+00', 41, 10, 12);

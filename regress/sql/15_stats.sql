@@ -1,5 +1,7 @@
 -- Counters: exact, per worker, shard, tag, role and SQLSTATE; reset; who sees what.
 \pset null '(null)'
+\getenv dir PG_ABS_SRCDIR
+\set reloaded :dir '/include/reloaded.sql'
 CREATE FUNCTION pg_temp.install(kind text, identity integer) RETURNS boolean LANGUAGE sql AS $$
     SELECT idgen.install_lease(1, c.boot_id, '11111111-2222-4333-8444-555555555555',
                CASE kind WHEN 'shard' THEN 'sharded' ELSE h.worker_format END, kind, identity, 70, 1,
@@ -40,6 +42,25 @@ SET ROLE idgen_dba;
 SELECT count(*) AS seen FROM idgen.stats WHERE scope = 'role' AND object LIKE 'idgen_app%' AND counter = 'ids';
 SELECT idgen.reset_stats();
 RESET ROLE;
+-- Shards in turn: exact, and counted in handfuls all the same.
+SELECT count(pg_temp.install('shard', shard)) FROM generate_series(60, 67) shard;
+SELECT count(idgen_snowflake(60 + g % 8)) FROM generate_series(1, 8000) g;
+SELECT min(ids), max(ids), count(*) FROM idgen.slots WHERE kind = 'shard' AND identity BETWEEN 60 AND 67;
+-- A role that is gone is one of the others.
+CREATE ROLE idgen_gone;
+SET ROLE idgen_gone;
+SELECT count(idgen_snowflake()) FROM generate_series(1, 100);
+RESET ROLE;
+DROP ROLE idgen_gone;
+SELECT object, value FROM idgen.stats WHERE scope = 'role' AND counter = 'ids' AND object IN ('others', 'idgen_gone');
+-- A wait that is cancelled is counted.
+SELECT idgen.reset_stats();
+SET statement_timeout = '100ms';
+SET idgen.lease_wait_ms = '20s';
+SELECT idgen_snowflake(59);
+RESET statement_timeout;
+RESET idgen.lease_wait_ms;
+SELECT counter, value > 0 AS counted FROM idgen.stats WHERE counter IN ('lease_waits', 'waited_ms') ORDER BY counter;
 -- More than a million in a second: said so.
 SELECT count(*) FROM (SELECT idgen_snowflake_batch(3500000)) s;
 SELECT object = current_user AS mine, warning FROM idgen.stats WHERE warning IS NOT NULL;
@@ -48,7 +69,11 @@ SELECT scope, object, counter, value FROM idgen.stats WHERE value > 0 AND counte
 -- Not counted when switched off.
 ALTER SYSTEM SET idgen.track_ids = off;
 SELECT pg_reload_conf();
-DO $$ BEGIN FOR i IN 1..1000 LOOP EXIT WHEN NOT current_setting('idgen.track_ids')::boolean; PERFORM pg_sleep(0.01); END LOOP; END $$;
+\set setting idgen.track_ids
+\set value off
+\set ECHO none
+\i :reloaded
+\set ECHO all
 SELECT current_setting('idgen.track_ids');
 \c -
 SELECT current_setting('idgen.track_ids'), count(idgen_snowflake()) FROM generate_series(1, 100);
@@ -65,8 +90,11 @@ $$;
 SELECT pg_temp.install(301), pg_temp.install(302);
 ALTER SYSTEM SET idgen.bulk_slots = 1;
 SELECT pg_reload_conf();
-\c -
-DO $$ BEGIN FOR i IN 1..1000 LOOP EXIT WHEN current_setting('idgen.bulk_slots') = '1'; PERFORM pg_sleep(0.01); END LOOP; END $$;
+\set setting idgen.bulk_slots
+\set value 1
+\set ECHO none
+\i :reloaded
+\set ECHO all
 \c -
 SELECT current_setting('idgen.bulk_slots') AS bulk_slots;
 SELECT DISTINCT (idgen_parse_registered(id, split_part(h.worker_format, '/', 1))).worker AS bulk FROM idgen.health h, idgen_snowflake_batch(30000) id;
@@ -80,11 +108,22 @@ DO $$ BEGIN FOR i IN 1..200 LOOP
 END LOOP; END $$;
 SELECT count(DISTINCT id) = count(*) AS distinct, count(*) FILTER (WHERE id <= before) AS out_of_order
   FROM (SELECT id, lag(id) OVER (ORDER BY n) AS before FROM both_ways) s;
+-- One whose lease runs out keeps no batch from the others.
+SELECT idgen.fence_lease(boot_id, 'worker', 302, 70, 1) IS NOT NULL AS fenced,
+       idgen.install_lease(1, boot_id, '11111111-2222-4333-8444-555555555555', worker_format, 'worker', 302, 70, 2,
+           wall_ms + 100, wall_ms + 60000, boottime_ms + 200, wall_ms, boottime_ms) AS for_a_moment
+  FROM idgen.server_clock(), (SELECT worker_format FROM idgen.health) h;
+SELECT pg_sleep(0.25);
+SELECT count(*) FROM idgen_snowflake_batch(10);
+SELECT idgen.fence_lease(boot_id, 'worker', 302, 70, 2) IS NOT NULL AS fenced FROM idgen.server_clock();
 -- More than there are: one is left for single ids.
 ALTER SYSTEM SET idgen.bulk_slots = 100;
 SELECT pg_reload_conf();
-\c -
-DO $$ BEGIN FOR i IN 1..1000 LOOP EXIT WHEN current_setting('idgen.bulk_slots') = '100'; PERFORM pg_sleep(0.01); END LOOP; END $$;
+\set setting idgen.bulk_slots
+\set value 100
+\set ECHO none
+\i :reloaded
+\set ECHO all
 \c -
 SELECT DISTINCT (idgen_parse_registered(id, split_part(h.worker_format, '/', 1))).worker > 300 AS bulk FROM idgen.health h, idgen_snowflake_batch(30000) id;
 SELECT bool_and((idgen_parse_registered(id, split_part(h.worker_format, '/', 1))).worker = 300) AS serving
@@ -92,6 +131,6 @@ SELECT bool_and((idgen_parse_registered(id, split_part(h.worker_format, '/', 1))
 ALTER SYSTEM RESET idgen.bulk_slots;
 SELECT pg_reload_conf();
 SELECT idgen.fence_lease(boot_id, kind, identity, 70, 1) IS NOT NULL AS fenced
-  FROM idgen.server_clock(), idgen.slots WHERE token_epoch = 70;
+  FROM idgen.server_clock(), idgen.slots WHERE token_epoch = 70 GROUP BY 1;
 DROP FUNCTION public.as_definer();
 DROP ROLE idgen_app; DROP ROLE idgen_app2; DROP ROLE idgen_dba;

@@ -21,6 +21,12 @@ SELECT pg_temp.install('classic; regional/1 from ' || :t - 1000, 201, 1, 0, 400)
 SELECT pg_temp.install('regional/1', 201, 1, 0, 400) AS another;
 SELECT pg_temp.install('regional/1; classic from ' || :t, 201, 1, 0, 400) AS another;
 SELECT pg_temp.install('nonsense', 201, 1, 0, 400) AS nonsense;
+-- Nor a plan by which ids would be negative, go back, or come twice; a refused one leaves nothing behind.
+SELECT pg_temp.install('young(1830000000000,1,41,0,0,10,12)', 201, 1, 0, 400) AS not_yet;
+SELECT pg_temp.install('short(1577836800000,1,35,0,0,16,12)', 201, 1, 0, 400) AS ended;
+SELECT pg_temp.install('classic; late(1577840400000,1,41,0,0,10,12) from ' || :t, 201, 1, 0, 400) AS goes_back;
+SELECT pg_temp.install('short(1577836800000,1,35,0,0,16,12); classic from ' || :t, 201, 1, 0, 400) AS gap;
+SELECT pg_temp.install('classic', 203, 0, 0, 400) AS still_classic;
 SELECT pg_temp.install('classic; regional/1 from ' || :t, 201, 1, 0, 5000) AS announced;
 SELECT worker_format, next_format, next_format_from = to_timestamp(:t / 1000.0) AS at_t FROM idgen.health;
 SELECT name, cell FROM idgen.formats WHERE cell IS NOT NULL ORDER BY name;

@@ -177,6 +177,25 @@ impl fmt::Display for SwitchError {
 
 impl core::error::Error for SwitchError {}
 
+/// From `at` on ids of `to` come after those of `first`: both are alive there, and no number is of both.
+fn rises(first: &CellFormat, to: &CellFormat, at: UnixMs) -> Result<(), SwitchError> {
+    to.format.tick(at).map_err(SwitchError::NotAlive)?;
+    let (Some(last_id), Some(first_id)) = (first.last_id_before(at), to.first_id(at)) else {
+        // The old format ends before, or begins after: nobody could mint until then.
+        return Err(SwitchError::NotAlive(FormatError::EndOfEpoch {
+            at,
+            last: first.format.last_ms(),
+        }));
+    };
+    if first_id <= last_id {
+        return Err(SwitchError::NotAbove {
+            last: last_id,
+            first: first_id,
+        });
+    }
+    Ok(())
+}
+
 impl FormatPlan {
     /// One format for all time.
     #[must_use]
@@ -228,20 +247,7 @@ impl FormatPlan {
         if at <= now {
             return Err(SwitchError::Past);
         }
-        to.format.tick(at).map_err(SwitchError::NotAlive)?;
-        let (Some(last_id), Some(first_id)) = (first.last_id_before(at), to.first_id(at)) else {
-            // The old format ends before: there is nothing to be above of, but nobody can mint until then.
-            return Err(SwitchError::NotAlive(FormatError::EndOfEpoch {
-                at,
-                last: first.format.last_ms(),
-            }));
-        };
-        if first_id <= last_id {
-            return Err(SwitchError::NotAbove {
-                last: last_id,
-                first: first_id,
-            });
-        }
+        rises(&first, &to, at)?;
         Ok(Self {
             first,
             then: Some((at, to)),
@@ -268,6 +274,8 @@ pub enum PlanTextError {
     Format(FormatTextError),
     /// One of its formats cannot be the worker format of a cell.
     Cell(CellFormatError),
+    /// Its switch would let ids go back, or come twice.
+    Switch(SwitchError),
 }
 
 impl fmt::Display for PlanTextError {
@@ -276,6 +284,7 @@ impl fmt::Display for PlanTextError {
             Self::Syntax => f.write_str("not of the form FORMAT or FORMAT; FORMAT from UNIXMS"),
             Self::Format(error) => error.fmt(f),
             Self::Cell(error) => error.fmt(f),
+            Self::Switch(error) => error.fmt(f),
         }
     }
 }
@@ -303,9 +312,12 @@ impl FromStr for FormatPlan {
             return Ok(Self::of(text.parse()?));
         };
         let (then, from) = then.split_once(" from ").ok_or(PlanTextError::Syntax)?;
+        let (first, then, from) = (first.parse()?, then.parse()?, UnixMs(number(from)?));
+        // Whoever wrote it has checked; whoever reads it mints by it.
+        rises(&first, &then, from).map_err(PlanTextError::Switch)?;
         Ok(Self {
-            first: first.parse()?,
-            then: Some((UnixMs(number(from)?), then.parse()?)),
+            first,
+            then: Some((from, then)),
         })
     }
 }
@@ -429,6 +441,10 @@ mod tests {
             "sharded",
             "regional/",
             "Classic",
+            // Ids would go back; the second is not alive yet; the first has ended.
+            "classic; late(1577840400000,1,41,0,0,10,12) from 1790000000000",
+            "classic; young(1830000000000,1,41,0,0,10,12) from 1790000000000",
+            "short(1577836800000,1,35,0,0,16,12); classic from 1790000000000",
         ] {
             assert!(text.parse::<FormatPlan>().is_err(), "{text:?}");
         }

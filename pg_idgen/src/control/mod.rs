@@ -11,7 +11,7 @@ use crate::{cell, clock, mint};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::layout::{moment_of, tick_of};
-use idgen_core::format::{EPOCH_2020, FormatPlan, SHARDED};
+use idgen_core::format::{EPOCH_2020, FormatError, FormatPlan, SHARDED};
 use idgen_core::mint::{InstallError, Slot};
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,6 +188,20 @@ fn plan_refused(shared: &Shared, plan: Option<&FormatPlan>, refused: PlanRefused
     }
 }
 
+/// The format of the first ids has begun and not ended. (Before anything is changed: a plan that was followed stays.)
+fn check_alive(plan: Option<&FormatPlan>, floor: UnixMs) -> Result<(), Error> {
+    let format = plan.map_or(&SHARDED, |plan| plan.at(floor).format());
+    match format.tick(floor) {
+        Ok(_) => Ok(()),
+        Err(FormatError::EndOfEpoch { .. }) => Err(Error::EndOfEpoch {
+            format: format.name.to_string(),
+        }),
+        Err(error) => Err(Error::FormatMismatch {
+            detail: format!("Format \"{format}\" cannot be minted in yet: {error}."),
+        }),
+    }
+}
+
 /// The window of an install: (floor, ceiling). Ticks saturate, so the moments are what is compared.
 fn window(call: Call) -> Result<(UnixMs, UnixMs), Error> {
     let floor_ms = unsigned(call, 8, "floor_ms")?;
@@ -221,6 +235,7 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     let named = Named::from_args(call, 4)?;
     let plan = formats_argument(call, 3, named.identity.kind)?;
     let (floor, ceiling) = window(call)?;
+    check_alive(plan.as_ref(), floor)?;
     let lease = Lease {
         named,
         plan,
@@ -276,7 +291,6 @@ enum InstallRefused {
     OtherCell,
     NotNewer,
     Plan(PlanRefused),
-    EndOfEpoch,
     Floor(InstallError),
 }
 
@@ -314,9 +328,6 @@ fn install_locked(
     // The formats before the ceiling: whoever mints under it must find them.
     follow(shared, plan.as_ref()).map_err(InstallRefused::Plan)?;
     let last_tick = mint::last_tick(shared, named.identity.kind);
-    if *floor > moment_of(last_tick) {
-        return Err(InstallRefused::EndOfEpoch);
-    }
     // The cell first: a server must never have minted under a cell it does not know.
     shared.set_cell_id(cell_id);
     if let Some(reading) = good_clock {
@@ -352,11 +363,6 @@ impl InstallRefused {
                 ),
             },
             Self::Plan(refused) => plan_refused(shared, lease.plan.as_ref(), refused),
-            Self::EndOfEpoch => Error::EndOfEpoch {
-                format: lease
-                    .plan
-                    .map_or_else(|| SHARDED.to_string(), |plan| plan.to_string()),
-            },
             Self::Floor(InstallError::FloorNotAbove { last_tick }) => Error::FloorNotAbove {
                 floor_ms: lease.floor.0.cast_signed(),
                 last_ms: moment_of(last_tick).0,
@@ -377,16 +383,13 @@ fn extend_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     check_boot(shared, call, 1)?;
     let named = Named::from_args(call, 3)?;
     let plan = formats_argument(call, 2, named.identity.kind)?;
-    let ceiling_tick = tick_of(UnixMs(unsigned(call, 7, "ceiling_ms")?));
+    // As at an install, what is further ahead comes from a broken clock or store. Cut, not refused: a wall clock of
+    // this server that is days behind must not end a lease.
+    let latest = clock::wall().saturating_add(WINDOW_MS_MAX);
+    let ceiling = UnixMs(unsigned(call, 7, "ceiling_ms")?).min(latest);
     let deadline = BootMs(unsigned(call, 8, "deadline_ms")?);
     let good_clock = anchor(call, 9)?;
-    let extended = extend_locked(
-        shared,
-        &named,
-        plan.as_ref(),
-        (ceiling_tick, deadline),
-        good_clock,
-    );
+    let extended = extend_locked(shared, &named, plan.as_ref(), (ceiling, deadline), good_clock);
     Ok(pg_sys::Datum::from(extended.map_err(|refused| {
         plan_refused(shared, plan.as_ref(), refused)
     })?))
@@ -397,7 +400,7 @@ fn extend_locked(
     shared: &Shared,
     named: &Named,
     plan: Option<&FormatPlan>,
-    (ceiling_tick, deadline): (u64, BootMs),
+    (ceiling, deadline): (UnixMs, BootMs),
     good_clock: Option<ClockReading>,
 ) -> Result<bool, PlanRefused> {
     let (cell, slot) = named.cell_and_slot(shared);
@@ -409,7 +412,7 @@ fn extend_locked(
     if let Some(reading) = good_clock {
         shared.set_anchor(reading);
     }
-    let ceiling_tick = ceiling_tick.min(mint::last_tick(shared, named.identity.kind));
+    let ceiling_tick = tick_of(ceiling).min(mint::last_tick(shared, named.identity.kind));
     Ok(slot.extend(cell.generation.load(Relaxed), ceiling_tick, deadline.0))
 }
 

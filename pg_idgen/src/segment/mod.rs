@@ -18,7 +18,7 @@ mod own;
 mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
-use crate::error::{Error, clip};
+use crate::error::{Error, clip, shown};
 use crate::shmem::{SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc, stats};
 use failure::Failure;
@@ -102,13 +102,13 @@ fn place(shared: &'static Shared, key: &SegmentKey) -> Result<&'static SegmentSl
     })
 }
 
-/// A tag as text; no longer one exists, so it is cut to what a message can show.
+/// A tag as text, for catalogue and messages. No longer one exists, so it is cut to what a message can show; bytes of
+/// another encoding are escaped, since a message of ours is in UTF-8.
 fn tag_name(tag: &[u8]) -> String {
-    let name = String::from_utf8_lossy(tag);
-    if tag.len() > cache::TAG_BYTES_MAX {
-        clip(&name)
-    } else {
-        name.into_owned()
+    match std::str::from_utf8(tag) {
+        Ok(name) if tag.len() > cache::TAG_BYTES_MAX => clip(name),
+        Ok(name) => name.into(),
+        Err(_) => shown(tag),
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, O
 pub use formats::{Formats, PlanRefused};
 pub use identities::{Identity, Kind, Leases, SHARDS, TokenCell};
 pub use segments::{RefillWorker, SegmentKey, SegmentSlot};
-pub use stats::{ROLE_IDS_PER_S_MAX, RoleCounter, Stats};
+pub use stats::{ROLE_IDS_PER_S_MAX, Stats};
 
 /// A daemon that was heard of within this time is expected to come back.
 const DAEMON_PRESUMED_ALIVE_MS: u64 = 60_000;

@@ -102,6 +102,8 @@ impl Stats {
         }
         for entry in &self.roles {
             entry.ids.reset();
+            // The place is free again. A count that comes in at this very moment goes to its next owner.
+            entry.role.store(0, Ordering::Relaxed);
         }
         self.since_ms.store(now_ms, Ordering::Relaxed);
     }
