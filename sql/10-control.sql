@@ -25,7 +25,7 @@ RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_install_lease';
 COMMENT ON FUNCTION idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint) IS
-'Daemon: open a leased identity for minting. Ids carry timestamps in [floor_ms, ceiling_ms] (Unix ms) and are minted until deadline_ms (CLOCK_BOOTTIME of this server, ms). formats: for a worker the format plan of the cell, as "classic" or "classic; regional/1 from 1790000000000" (Unix ms; the server follows it before it opens the lease), for a shard "sharded". The token is (epoch, revision), compared in that order. anchor_*: a reading of server_clock() whose wall time the daemon has found good. Returns true when installed, false when the very same token is installed already. Errors: IG101 another boot id, IG102 token not newer, IG103 floor not above what was minted, IG104 deadline passed, IG105 another cell than this data directory belongs to, 58030 the cell could not be written to disk, IG106 contract version, IG009 format mismatch, IG010 end of epoch, IG012 in recovery, 22023 bad argument.';
+'Daemon: open a leased identity for minting. Ids carry timestamps in [floor_ms, ceiling_ms] (Unix ms) and are minted until deadline_ms (CLOCK_BOOTTIME of this server, ms). formats: for a worker the format plan of the cell, as "classic" or "classic; regional/1 from 1790000000000" (Unix ms; the server follows it before it opens the lease), for a shard "sharded". The token is (epoch, revision), compared in that order. anchor_*: a reading of server_clock() whose wall time the daemon has found good. Returns true when installed, false when the very same token is installed already. Errors: IG101 another boot id, IG102 token not newer, IG103 floor not above what was minted, IG104 deadline passed, IG105 another cell than this data directory belongs to, 58030 the cell could not be written to disk, IG106 contract version, IG009 format mismatch, IG010 end of epoch, IG011 not preloaded, IG012 in recovery, 22023 bad argument.';
 
 CREATE FUNCTION idgen.extend_lease(
     contract integer, boot_id uuid, formats text, kind text, identity integer,
@@ -35,7 +35,7 @@ RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_extend_lease';
 COMMENT ON FUNCTION idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint) IS
-'Daemon: raise ceiling and deadline of the token that is installed; never lowers either, never opens a closed one. formats: as for install_lease(). anchor_* NULL: the wall clock was not found good, keep the older anchor. Returns false when that token is not the open one here (the daemon must then take a new one). Errors: IG101 another boot id, IG106 contract version, IG009 format mismatch, 22023 bad argument.';
+'Daemon: raise ceiling and deadline of the token that is installed; never lowers either, never opens a closed one; a ceiling more than a day ahead of this server''s clock is cut to that. formats: as for install_lease(). anchor_* NULL: the wall clock was not found good, keep the older anchor. Returns false when that token is not the open one here (the daemon must then take a new one). Errors: IG101 another boot id, IG106 contract version, IG009 format mismatch, IG011 not preloaded, 22023 bad argument, 22004 NULL.';
 
 CREATE FUNCTION idgen.fence_lease(
     boot_id uuid, kind text, identity integer, token_epoch bigint, token_revision bigint)
@@ -43,7 +43,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_fence_lease';
 COMMENT ON FUNCTION idgen.fence_lease(uuid, text, integer, bigint, bigint) IS
-'Daemon: close this token now. After the call returns no id of it is minted. Returns the exact last millisecond (Unix ms) that it may have minted in (floor - 1 when it minted nothing, or floor where a token before it had been closed right below), or NULL when that token is not the latest one installed. Error: IG101 another boot id.';
+'Daemon: close this token now. After the call returns no id of it is minted. Returns the exact last millisecond (Unix ms) that it may have minted in (floor - 1 when it minted nothing, or floor where a token before it had been closed right below), or NULL when that token is not the latest one installed. Errors: IG101 another boot id, IG011 not preloaded, 22023 bad argument.';
 
 CREATE FUNCTION idgen.slot_states(
     OUT kind text, OUT identity integer, OUT state text, OUT generation integer,

@@ -26,7 +26,7 @@ RETURNS uuid
 LANGUAGE c VOLATILE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idgen_uuidv7_at';
 COMMENT ON FUNCTION idgen_uuidv7_at(timestamptz) IS
-'A UUID version 7 of the given time (microseconds precision) with 62 random bits, to give history its ids; two of one microseconds are in no order. Error: 22008 before 1970, after the year 10889, or infinite.';
+'A UUID version 7 of the given time (microseconds precision) with 62 random bits, to give history its ids; two of one microsecond are in no order. Error: 22008 before 1970, after the year 10889, or infinite.';
 
 CREATE FUNCTION idgen_snowflake_min(at timestamptz, format text DEFAULT 'classic')
 RETURNS bigint

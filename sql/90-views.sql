@@ -23,8 +23,8 @@ COMMENT ON COLUMN idgen.health.preloaded IS 'shared_preload_libraries has pg_idg
 COMMENT ON COLUMN idgen.health.in_recovery IS 'A standby: no snowflakes, no segments.';
 COMMENT ON COLUMN idgen.health.open_slots IS 'Worker identities that can mint now.';
 COMMENT ON COLUMN idgen.health.open_shards IS 'Logical shards that can mint now.';
-COMMENT ON COLUMN idgen.health.deadline_in_ms IS 'When the last of them stops unless the daemon renews.';
-COMMENT ON COLUMN idgen.health.daemon_seen_ms_ago IS 'Since when the daemon has been silent; NULL: never seen.';
+COMMENT ON COLUMN idgen.health.deadline_in_ms IS 'In how many ms the last of them stops unless the daemon renews; NULL: none is open.';
+COMMENT ON COLUMN idgen.health.daemon_seen_ms_ago IS 'For how many ms the daemon has been silent; NULL: never seen.';
 COMMENT ON COLUMN idgen.health.boot_id IS 'Name of this shared memory; new after every (crash-)restart.';
 COMMENT ON COLUMN idgen.health.cell_id IS 'Where snowflakes are unique; NULL before the first lease.';
 COMMENT ON COLUMN idgen.health.worker_format IS 'Format of idgen_snowflake() in this cell, now; a region stands behind a slash.';
@@ -53,12 +53,12 @@ COMMENT ON COLUMN idgen.slots.token_epoch IS 'Fencing token: epoch,';
 COMMENT ON COLUMN idgen.slots.token_revision IS '... and revision of the lease store.';
 COMMENT ON COLUMN idgen.slots.floor IS 'Ids carry times from here ...';
 COMMENT ON COLUMN idgen.slots.last IS '... the last one carried this ...';
-COMMENT ON COLUMN idgen.slots.ceiling IS '... and none will lie above this.';
+COMMENT ON COLUMN idgen.slots.ceiling IS '... and none will lie above this; NULL when fenced.';
 COMMENT ON COLUMN idgen.slots.floor_ms IS 'floor in Unix ms.';
 COMMENT ON COLUMN idgen.slots.last_ms IS 'last in Unix ms.';
-COMMENT ON COLUMN idgen.slots.ceiling_ms IS 'ceiling in Unix ms.';
-COMMENT ON COLUMN idgen.slots.deadline_in_ms IS 'Until it stops minting unless renewed; negative: it has.';
-COMMENT ON COLUMN idgen.slots.ceiling_lead_ms IS 'ceiling minus the wall clock of this server.';
+COMMENT ON COLUMN idgen.slots.ceiling_ms IS 'ceiling in Unix ms; NULL when fenced.';
+COMMENT ON COLUMN idgen.slots.deadline_in_ms IS 'ms until it stops minting unless renewed; negative: it has; NULL when fenced.';
+COMMENT ON COLUMN idgen.slots.ceiling_lead_ms IS 'ceiling minus the wall clock of this server, in ms; NULL when fenced.';
 COMMENT ON COLUMN idgen.slots.ids IS 'Ids minted since idgen.reset_stats() or the start of the server; late by the transactions that are still running.';
 
 CREATE VIEW idgen.segments AS
@@ -116,7 +116,7 @@ COMMENT ON COLUMN idgen.formats.node_bits IS 'Worker or shard number.';
 COMMENT ON COLUMN idgen.formats.seq_bits IS 'Sequence within one ms.';
 COMMENT ON COLUMN idgen.formats.is_shard IS 'The node is a logical shard.';
 COMMENT ON COLUMN idgen.formats.ids_per_ms IS 'Ids that one worker or shard can mint in one ms.';
-COMMENT ON COLUMN idgen.formats.ends_at IS 'The last ms that an id can carry; after it calls fail with IG010.';
+COMMENT ON COLUMN idgen.formats.ends_at IS 'The last ms that an id can carry; after it calls that mint in it fail with IG010.';
 COMMENT ON COLUMN idgen.formats.years_left IS 'From now to ends_at, in years.';
 COMMENT ON COLUMN idgen.formats.cell IS 'now: idgen_snowflake() of this server mints in it; next: a switch to it is planned; else NULL.';
 

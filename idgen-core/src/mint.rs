@@ -147,12 +147,6 @@ impl Session {
     const fn floor(&self, identity: u64) -> u64 {
         self.tick + (identity < self.identity) as u64
     }
-
-    /// Identity of the last id of this session.
-    #[must_use]
-    pub const fn identity(&self) -> u64 {
-        self.identity
-    }
 }
 
 /// One identity's words. Alone on its cache lines: 128 bytes, because neighbours are prefetched in pairs.

@@ -8,7 +8,8 @@
 //! and any change of it opens to a random block, whose second half is the hash of the prefix once in 2^64.
 //!
 //! Limits, on purpose: equal ids of one prefix are equal texts under one key (they serve as keys of a public
-//! interface, and as such must be); a forger needs about 2^63 tries, each one a call; and this hides ids, it is
+//! interface, and as such must be); a forger needs about 2^63 tries, each one a call
+//! (2^59 where 16 keys are live, since any of them may fit); and this hides ids, it is
 //! no encryption for secrets at rest.
 
 use crate::public_id::Prefix;

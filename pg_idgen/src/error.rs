@@ -220,7 +220,7 @@ impl Error {
                 "IG010",
                 format!("format \"{format}\" has reached the end of its epoch"),
                 "Its timestamp bits are used up; ids are never wrapped.",
-                "Move the column to another format.",
+                "Switch the cell to another format (idgenctl format switch), or move the column to one.",
             ),
             Self::FormatStays => report(
                 "IG019",
@@ -237,8 +237,8 @@ impl Error {
             Self::MillisecondWait { waited_ms } => report(
                 "IG015",
                 "waited too long for the next millisecond",
-                format!("The wall clock has hardly moved for {waited_ms} ms."),
-                "Check the clock of this server.",
+                format!("For {waited_ms} ms no millisecond came that had room."),
+                "Check the clock of this server; if it is right, its workers are used up: raise [workers] count.",
             ),
             Self::ShardNotLeased { shard, waited_ms } => report(
                 "IG014",
@@ -364,7 +364,12 @@ impl Error {
                 "Shared memory has been made anew since: the server has restarted.",
                 "Read idgen.server_clock() and take a new token.",
             ),
-            Self::TokenNotNewer { detail } => report("IG102", "the lease token is not newer", detail, ""),
+            Self::TokenNotNewer { detail } => report(
+                "IG102",
+                "the lease token is not newer",
+                detail,
+                "The lease store has gone back, or two daemons serve one server: idgenctl status.",
+            ),
             Self::FloorNotAbove { floor_ms, last_ms } => report(
                 "IG103",
                 "the floor is not above what this identity has minted here",

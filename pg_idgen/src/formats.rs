@@ -38,15 +38,22 @@ pub enum Registry {
 /// The registered format that was used last in this transaction.
 static LAST: Local<Option<Format>> = Local::new(None);
 
-/// The next transaction looks it up again.
-pub fn forget() {
-    LAST.set(None);
+/// Forget it with the end of every transaction, and when one is rolled back to a savepoint: the format may have been
+/// registered in what is undone. Once per process.
+pub fn define_callbacks() {
+    // SAFETY: the callbacks have the right signatures, touch memory of this library only, and are never unloaded.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(on_transaction), std::ptr::null_mut());
+        pg_sys::RegisterSubXactCallback(Some(on_subtransaction), std::ptr::null_mut());
+    }
 }
 
-/// A registration that is rolled back to a savepoint is forgotten; once per process.
-pub fn define_callback() {
-    // SAFETY: the callback has the right signature, touches Rust memory only, and is never unloaded.
-    unsafe { pg_sys::RegisterSubXactCallback(Some(on_subtransaction), std::ptr::null_mut()) };
+#[pg_guard]
+unsafe extern "C-unwind" fn on_transaction(
+    _event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    LAST.set(None);
 }
 
 #[pg_guard]
@@ -57,7 +64,7 @@ unsafe extern "C-unwind" fn on_subtransaction(
     _argument: *mut std::ffi::c_void,
 ) {
     if event == pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB {
-        forget();
+        LAST.set(None);
     }
 }
 
@@ -116,7 +123,7 @@ fn find(client: &pgrx::spi::SpiClient<'_>, name: &str) -> Result<Option<Format>,
     let epoch = UnixMs(row.get::<i64>(1)?.unwrap_or(0).cast_unsigned());
     let is_shard = row.get::<bool>(8)?.unwrap_or(false);
     let format = Format::register(name, epoch, widths, is_shard).map_err(|error| Error::Internal {
-        message: format!("table idgen.format has been changed by hand: {error}"),
+        message: format!("the row of format \"{name}\" in table idgen.format is damaged: {error}"),
     })?;
     Ok(Some(format))
 }

@@ -11,7 +11,7 @@ static LEASE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(2_000);
 /// How long a caller waits for a range of its tag: many refills of a healthy disk, short for a person.
 static SEGMENT_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(2_000);
 
-/// How far the wall clock may be behind the ids before minting is refused.
+/// How far the wall clock may be behind its own maximum, or the last id, before minting is refused.
 static MAX_CLOCK_REWIND_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
 /// What to do about a wall clock that is behind its own maximum.

@@ -52,7 +52,7 @@ pub extern "C-unwind" fn _PG_init() {
     guc::define();
     segment::define_callbacks();
     stats::define_callback();
-    formats::define_callback();
+    formats::define_callbacks();
     prefix::define_callback();
     if shmem::preloading() {
         shmem::request();

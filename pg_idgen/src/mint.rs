@@ -202,19 +202,19 @@ fn by_shard(shared: &Shared, shard: u16, request: &Request<'_>) -> Result<Minted
         kind: Kind::Shard,
         number: usize::from(shard),
     };
-    SHARD_WAIT.with(|(waiting, session)| {
-        // What the session notes of a wait for the next tick is for one shard.
-        if *waiting != shard {
-            (*waiting, *session) = (shard, Session::new());
-        }
-        let run = shared
-            .leases()
-            .slot_of(identity)
-            .reserve(request, u64::from(shard), session, NO_LIMIT)?;
-        Ok(Minted {
-            run,
-            identity: u64::from(shard),
-        })
+    let (waiting, mut session) = SHARD_WAIT.get();
+    // What the session notes of a wait for the next tick is for one shard.
+    if waiting != shard {
+        session = Session::new();
+    }
+    let run = shared
+        .leases()
+        .slot_of(identity)
+        .reserve(request, u64::from(shard), &mut session, NO_LIMIT);
+    SHARD_WAIT.set((shard, session));
+    Ok(Minted {
+        run: run?,
+        identity: u64::from(shard),
     })
 }
 
@@ -295,7 +295,7 @@ fn persist(shared: &Shared, source: Source, n: u64, first: Refusal) -> Result<Mi
     if in_recovery() {
         return Err(Error::InRecovery);
     }
-    let began = clock::boot();
+    let mut began = clock::boot();
     count_wait(shared, first);
     let mut refusal = first;
     let mut looked_twice = false;
@@ -310,7 +310,13 @@ fn persist(shared: &Shared, source: Source, n: u64, first: Refusal) -> Result<Mi
         }
         match attempt(shared, source, n) {
             Ok(minted) => return Ok(minted),
-            Err(next) => refusal = next,
+            Err(next) => {
+                // Each kind of wait has a limit of its own.
+                if is_of_lease(next) != is_of_lease(refusal) {
+                    began = clock::boot();
+                }
+                refusal = next;
+            }
         }
     }
 }

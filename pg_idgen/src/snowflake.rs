@@ -39,6 +39,6 @@ pub fn shard_argument(call: Call, index: usize) -> Result<Source, Error> {
         .filter(|shard| usize::from(*shard) < SHARDS);
     shard.map(Source::Shard).ok_or_else(|| Error::InvalidParameter {
         message: format!("shard {number} is not within 0 to {}", SHARDS - 1),
-        hint: "",
+        hint: "View idgen.slots shows the shards of this server.",
     })
 }

@@ -115,7 +115,7 @@ pub fn count_refusal(sqlstate: &str) {
 
 /// At the end of every transaction what is pending is handed in; once per process.
 pub fn define_callback() {
-    // SAFETY: the callback has the right signature, touches atomics only, and is never unloaded.
+    // SAFETY: the callback has the right signature, touches memory of this library only, and is never unloaded.
     unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
 }
 
@@ -128,7 +128,6 @@ unsafe extern "C-unwind" fn on_transaction_end(
     if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
         return;
     }
-    crate::formats::forget();
     hand_in_all(&SNOWFLAKES);
     hand_in_all(&SEGMENT_IDS);
 }

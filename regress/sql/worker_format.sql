@@ -9,7 +9,7 @@ BEGIN
                c.wall_ms + floor_in, c.wall_ms + ceiling_in, c.boottime_ms + 600000, c.wall_ms, c.boottime_ms);
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
-    RETURN SQLSTATE || ' ' || regexp_replace(detail, '\d{13}', 'T', 'g');
+    RETURN SQLSTATE || ' ' || regexp_replace(detail, '\d{13,}', 'T', 'g');
 END $$;
 -- What the tests before have left open would be too late for any switch.
 SELECT idgen.fence_lease(boot_id, kind, identity, token_epoch, token_revision) IS NOT NULL AS fenced

@@ -196,7 +196,44 @@ fn rises(first: &CellFormat, to: &CellFormat, at: UnixMs) -> Result<(), SwitchEr
     Ok(())
 }
 
+/// Why a server cannot go on by a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanRefused {
+    /// It contradicts what the server was told before.
+    Other,
+    /// Ids of the old format may have been granted from the switch on.
+    TooLate,
+    /// There is no room to note another switch.
+    Full,
+}
+
+/// What a server that follows a plan has to note beside what it knows, oldest first: formats, and from when.
+pub type Notes = [Option<(UnixMs, CellFormat)>; 2];
+
 impl FormatPlan {
+    /// How a server goes on by this plan. `latest`: the last format that it knows, and from when; `None`: it was told
+    /// of none yet. `highest_ceiling`: of all windows that are open there, asked for a new switch only.
+    ///
+    /// # Errors
+    /// [`PlanRefused::Other`] and [`PlanRefused::TooLate`]; nothing is to be noted then.
+    pub fn followed_from(
+        &self,
+        latest: Option<(UnixMs, &CellFormat)>,
+        highest_ceiling: impl FnOnce() -> UnixMs,
+    ) -> Result<Notes, PlanRefused> {
+        let Some((since, latest)) = latest else {
+            return Ok([Some((UnixMs(0), self.first)), self.then]);
+        };
+        match self.then {
+            None if self.first == *latest => Ok([None; 2]),
+            None => Err(PlanRefused::Other),
+            Some((at, then)) if at == since && then == *latest => Ok([None; 2]),
+            Some((at, _)) if self.first != *latest || at <= since => Err(PlanRefused::Other),
+            Some((at, _)) if at <= highest_ceiling() => Err(PlanRefused::TooLate),
+            new => Ok([new, None]),
+        }
+    }
+
     /// One format for all time.
     #[must_use]
     pub const fn of(format: CellFormat) -> Self {
@@ -359,8 +396,6 @@ mod tests {
             CellFormat::new(REGIONAL, Some(4)),
             Err(CellFormatError::Region(FormatError::TooLarge { .. }))
         ));
-        let small: Format = "small(1577836800000,1,41,0,0,9,12,)".parse().unwrap_or(CLASSIC);
-        assert_eq!(small, CLASSIC, "a trailing comma is no layout");
         let small: Format = "small(1577836800000,1,41,4,0,6,12)".parse().unwrap();
         assert_eq!(
             CellFormat::new(small, Some(0)),
@@ -405,6 +440,39 @@ mod tests {
     }
 
     #[test]
+    fn a_server_notes_what_it_did_not_know_and_refuses_what_contradicts_it() {
+        let now = FormatPlan::of(classic());
+        let later = now.switched_to(regional(), LATER, NOW).unwrap();
+        let known = Some((UnixMs(0), classic()));
+        let from = |plan: &FormatPlan, latest: Option<(UnixMs, CellFormat)>, ceiling: u64| {
+            let latest = latest.as_ref().map(|(from, format)| (*from, format));
+            plan.followed_from(latest, || UnixMs(ceiling))
+        };
+        let switch = Some((LATER, regional()));
+        assert_eq!(from(&later, None, 0), Ok([known, switch]));
+        assert_eq!(from(&now, known, 0), Ok([None; 2]));
+        assert_eq!(from(&later, known, LATER.0 - 1), Ok([switch, None]));
+        assert_eq!(from(&later, known, LATER.0), Err(PlanRefused::TooLate));
+        assert_eq!(
+            from(&later, switch, u64::MAX),
+            Ok([None; 2]),
+            "it is known already"
+        );
+        assert_eq!(
+            from(&now, switch, 0),
+            Err(PlanRefused::Other),
+            "it takes the switch back"
+        );
+        assert_eq!(from(&FormatPlan::of(regional()), switch, 0), Ok([None; 2]));
+        assert_eq!(
+            from(&FormatPlan::of(regional()), known, 0),
+            Err(PlanRefused::Other)
+        );
+        let other_time = now.switched_to(regional(), UnixMs(LATER.0 + 1), NOW).unwrap();
+        assert_eq!(from(&other_time, switch, 0), Err(PlanRefused::Other));
+    }
+
+    #[test]
     fn switches_that_could_repeat_an_id_are_refused() {
         // An epoch later by an hour: its ids at LATER lie where classic's were an hour ago.
         let late: Format = "late(1577840400000,1,41,0,0,10,12)".parse().unwrap();
@@ -439,6 +507,7 @@ mod tests {
             "classic; regional from 1790000000000",
             "classic/0",
             "sharded",
+            "small(1577836800000,1,41,0,0,10,12,)",
             "regional/",
             "Classic",
             // Ids would go back; the second is not alive yet; the first has ended.

@@ -54,7 +54,7 @@ pub enum RegisterError {
         /// How long it would live.
         life_ms: u64,
     },
-    /// The epoch is too late for ids to carry times that anything else can hold.
+    /// The epoch is so late that it must be in another unit.
     Epoch(UnixMs),
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for RegisterError {
                 "ids would be positive for {} days only, not for 366",
                 life_ms / (LIFE_MS_MIN / 366)
             ),
-            Self::Epoch(epoch) => write!(f, "the epoch, {} ms, lies after the year 2100", epoch.0),
+            Self::Epoch(epoch) => write!(f, "the epoch, {} ms, lies after the beginning of 2100", epoch.0),
         }
     }
 }
@@ -206,7 +206,7 @@ impl fmt::Display for FormatTextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax => {
-                f.write_str("not of the form NAME or NAME(epoch,sign,ts,region,version,node,seq)")
+                f.write_str("not of the form NAME or NAME(epoch,sign,ts,region,version,node,seq[,shard])")
             }
             Self::Unknown => f.write_str("no compiled-in format has this name, and no layout is given"),
             Self::Layout(error) => error.fmt(f),

@@ -34,7 +34,8 @@ pub struct Policy {
     /// How far a new tick may run ahead of the clock without waiting, in ms. Two, because a wait has a
     /// granularity of one: with less, a full sequence would idle for the rest of its millisecond.
     pub ahead_ms_max: u64,
-    /// How far the clock may be behind its own maximum before minting is refused, in ms.
+    /// How far the clock may be behind its own maximum, or behind the last tick less `ahead_ms_max`, before minting is
+    /// refused, in ms.
     pub rewind_ms_max: u64,
 }
 

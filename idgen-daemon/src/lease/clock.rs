@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// An operator's request may have to wait for one look at a server that does not answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Requests that may wait; more than one operator at a time is none too few.
+/// Requests that may wait: there is hardly ever a second operator.
 const WAITING_MAX: usize = 4;
 
 /// Lets an operator accept the clock of one keeper's server.

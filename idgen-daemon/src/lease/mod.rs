@@ -14,7 +14,7 @@ mod store;
 mod store_etcd;
 mod store_postgres;
 
-pub use clock::{AcceptClock, AcceptRequests, accept_channel};
+pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
 pub use keeper::{Keeper, KeeperConfig};
 pub use report::Report;
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};

@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::http::{ACCEPT_CLOCK, ASKED_BY};
+use crate::lease::ANSWER_LIMIT;
+use idgen_core::lease::Class;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Above the time that idgend itself takes to answer at the most.
-const LIMIT: Duration = Duration::from_secs(15);
+/// Above the time that idgend itself takes at the most: it asks the keeper of each class in turn.
+const LIMIT: Duration = ANSWER_LIMIT.saturating_mul(1 + Class::ALL.len() as u32);
 
 /// Answers are a few lines; whatever listens there may send more.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;

@@ -6,11 +6,12 @@ use crate::call::{
     Call, boolean_datum, in_recovery, integer_datum, text_datum, unsigned_datum, uuid_datum, v1_function,
 };
 use crate::error::{Error, clip};
-use crate::shmem::{Identity, Kind, PlanRefused, Shared, TokenCell, shared};
+use crate::shmem::{Identity, Kind, Shared, TokenCell, shared};
 use crate::{cell, clock, mint};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::layout::{moment_of, tick_of};
+use idgen_core::format::plan::PlanRefused;
 use idgen_core::format::{EPOCH_2020, FormatError, FormatPlan, SHARDED};
 use idgen_core::mint::{InstallError, Slot};
 use pgrx::pg_sys;
@@ -156,15 +157,14 @@ fn formats_argument(call: Call, index: usize, kind: Kind) -> Result<Option<Forma
 fn follow(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), PlanRefused> {
     let Some(plan) = plan else { return Ok(()) };
     shared.formats.follow(plan, || {
-        let workers = shared.leases().known();
-        let views = workers
-            .filter(|(identity, ..)| identity.kind == Kind::Worker)
-            .map(|(.., slot)| slot.view());
-        views
-            .filter(|view| view.open)
-            .map(|view| view.ceiling_tick)
+        let workers = shared
+            .leases()
+            .known()
+            .filter(|(identity, ..)| identity.kind == Kind::Worker);
+        let open = workers.map(|(.., slot)| slot.view()).filter(|view| view.open);
+        open.map(|view| moment_of(view.ceiling_tick))
             .max()
-            .unwrap_or(0)
+            .unwrap_or_default()
     })
 }
 

@@ -5,7 +5,8 @@
 //! that allowed the tick was raised after the entry had been counted.
 
 use idgen_core::clock::UnixMs;
-use idgen_core::format::layout::{Layout, moment_of, tick_of};
+use idgen_core::format::layout::{Layout, tick_of};
+use idgen_core::format::plan::PlanRefused;
 use idgen_core::format::{CellFormat, FormatPlan};
 use idgen_core::mint::Sequence;
 use std::cell::UnsafeCell;
@@ -18,7 +19,9 @@ const FORMATS_MAX: usize = 16;
 /// One format, prepared.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// First tick of it.
+    /// First moment of it; 0 of the first format.
+    pub from: UnixMs,
+    /// The same as a tick.
     pub from_tick: u64,
     pub layout: Layout,
     pub sequence: Sequence,
@@ -34,17 +37,6 @@ pub struct Formats {
     entries: [UnsafeCell<MaybeUninit<Entry>>; FORMATS_MAX],
 }
 
-/// Why a plan cannot be followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanRefused {
-    /// It contradicts what this server has been told before.
-    Other,
-    /// Ids of the old format may have been granted from the switch on.
-    TooLate,
-    /// [`FORMATS_MAX`] since the server started.
-    Full,
-}
-
 impl Formats {
     pub const fn new() -> Self {
         Self {
@@ -53,25 +45,29 @@ impl Formats {
         }
     }
 
+    /// How many entries can be read.
+    #[inline(always)]
+    fn counted(&self) -> usize {
+        self.len.load(Ordering::Acquire).min(FORMATS_MAX)
+    }
+
     #[inline(always)]
     fn entry(&self, index: usize) -> Option<&Entry> {
-        let cell = self.entries.get(index)?;
-        // SAFETY: callers pass an index below a `len` that they have loaded with Acquire: written before it was
-        // counted, and never again.
+        let cell = self.entries[..self.counted()].get(index)?;
+        // SAFETY: below a `len` that was loaded with Acquire: written before it was counted, and never again.
         Some(unsafe { (*cell.get()).assume_init_ref() })
     }
 
     /// The format of the latest ticks; `None` before the first lease.
     #[inline(always)]
     pub fn latest(&self) -> Option<&Entry> {
-        let len = self.len.load(Ordering::Acquire);
-        self.entry(len.checked_sub(1)?)
+        self.entry(self.counted().checked_sub(1)?)
     }
 
     /// The format of a tick that was minted.
     #[inline(always)]
     pub fn at(&self, tick: u64) -> Option<&Entry> {
-        let mut index = self.len.load(Ordering::Acquire).checked_sub(1)?;
+        let mut index = self.counted().checked_sub(1)?;
         loop {
             let entry = self.entry(index)?;
             if tick >= entry.from_tick || index == 0 {
@@ -85,8 +81,7 @@ impl Formats {
     pub fn plan_at(&self, now: UnixMs) -> Option<(&CellFormat, Option<(UnixMs, &CellFormat)>)> {
         let current = self.at(tick_of(now))?;
         let latest = self.latest()?;
-        let next =
-            (latest.from_tick > tick_of(now)).then(|| (moment_of(latest.from_tick), &latest.cell_format));
+        let next = (latest.from_tick > tick_of(now)).then_some((latest.from, &latest.cell_format));
         Some((&current.cell_format, next))
     }
 
@@ -95,34 +90,24 @@ impl Formats {
     pub fn follow(
         &self,
         plan: &FormatPlan,
-        highest_ceiling: impl FnOnce() -> u64,
+        highest_ceiling: impl FnOnce() -> UnixMs,
     ) -> Result<(), PlanRefused> {
-        let Some(latest) = self.latest() else {
-            self.push(0, plan.first())?;
-            return match plan.switch() {
-                Some((at, then)) => self.push(tick_of(at), then),
-                None => Ok(()),
-            };
-        };
-        match plan.switch() {
-            None if *plan.first() == latest.cell_format => Ok(()),
-            None => Err(PlanRefused::Other),
-            Some((at, then)) if tick_of(at) == latest.from_tick && *then == latest.cell_format => Ok(()),
-            Some((at, _)) if *plan.first() != latest.cell_format || tick_of(at) <= latest.from_tick => {
-                Err(PlanRefused::Other)
-            }
-            Some((at, _)) if tick_of(at) <= highest_ceiling() => Err(PlanRefused::TooLate),
-            Some((at, then)) => self.push(tick_of(at), then),
+        let latest = self.latest();
+        let latest = latest.map(|latest| (latest.from, &latest.cell_format));
+        for (from, cell_format) in plan.followed_from(latest, highest_ceiling)?.into_iter().flatten() {
+            self.push(from, &cell_format)?;
         }
+        Ok(())
     }
 
-    fn push(&self, from_tick: u64, cell_format: &CellFormat) -> Result<(), PlanRefused> {
-        let len = self.len.load(Ordering::Acquire);
+    fn push(&self, from: UnixMs, cell_format: &CellFormat) -> Result<(), PlanRefused> {
+        let len = self.counted();
         let cell = self.entries.get(len).ok_or(PlanRefused::Full)?;
         let layout = Layout::of_cell(cell_format);
         let sequence = layout.sequence();
         let entry = Entry {
-            from_tick,
+            from,
+            from_tick: tick_of(from),
             layout,
             sequence,
             before: self.latest().map_or(sequence, |latest| latest.sequence),

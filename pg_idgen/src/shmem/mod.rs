@@ -1,7 +1,7 @@
 //! The shared memory of the extension: one struct, made by the postmaster, mapped by every process.
 //!
-//! Everything in it is an atomic, so there is no torn state to recover: a process that dies anywhere leaves
-//! words that are each valid. It starts without a lease and under a fresh random boot id, also after a
+//! What changes in it are atomics (and two kinds of thing with an order of their own, see `unsafe impl Sync`), so
+//! there is no torn state to recover: a process that dies anywhere leaves words that are each valid. It starts without a lease and under a fresh random boot id, also after a
 //! crash-restart (which rebuilds it under the same postmaster), so nothing that was installed before can be
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
 //! the publishing of ranges. Under them there is arithmetic only. The path of an id takes neither.
@@ -19,7 +19,7 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-pub use formats::{Formats, PlanRefused};
+pub use formats::Formats;
 pub use identities::{Identity, Kind, Leases, SHARDS, TokenCell};
 pub use segments::{RefillWorker, SegmentKey, SegmentSlot};
 pub use stats::{ROLE_IDS_PER_S_MAX, Stats};
@@ -27,7 +27,8 @@ pub use stats::{ROLE_IDS_PER_S_MAX, Stats};
 /// A daemon that was heard of within this time is expected to come back.
 const DAEMON_PRESUMED_ALIVE_MS: u64 = 60_000;
 
-/// A daemon that has just started needs less than this to read its store, wait out a floor and install.
+/// A daemon that has just started needs less than this to read its store and install, where the store answers and its
+/// shards were given back. Where it has to wait for a TTL or a window, callers get IG014 meanwhile.
 const SETTLED_MS: u64 = 2_000;
 
 const SHARED_NAME: &std::ffi::CStr = c"pg_idgen";
@@ -66,7 +67,9 @@ struct Head {
 }
 
 // SAFETY: the raw pointers are to memory that every process maps at the same address for as long as the
-// server runs; everything else is atomic or written before any other process exists.
+// server runs. Everything else is atomic, or written before any other process exists, or an entry of `formats`
+// (written once under the `control` lock, and read only after it was counted, Release and Acquire), or a condition
+// variable, which has a spinlock of its own.
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());

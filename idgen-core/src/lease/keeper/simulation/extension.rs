@@ -1,6 +1,7 @@
 //! The server's part of the world, by the rules of the extension.
 
 use super::*;
+use crate::format::plan::PlanRefused;
 
 /// A slot of shared memory, by the rules of the extension.
 #[derive(Clone, Debug)]
@@ -23,26 +24,17 @@ pub(super) struct Server {
 impl Server {
     /// Takes a plan that goes on where the one before it ended; false: it does not.
     pub(super) fn follow(&mut self, plan: &FormatPlan) -> bool {
-        let Some((since, latest)) = self.formats.last().copied() else {
-            self.formats.push((UnixMs(0), *plan.first()));
-            self.formats.extend(plan.switch().map(|(at, then)| (at, *then)));
-            return true;
-        };
-        match plan.switch() {
-            None => *plan.first() == latest,
-            Some((at, then)) if (at, *then) == (since, latest) => true,
-            Some((at, then)) => {
-                let open = self.slots.values().filter(|slot| slot.open);
-                let in_time = open
-                    .map(|slot| slot.ceiling)
-                    .max()
-                    .is_none_or(|ceiling| at > ceiling);
-                let follows = *plan.first() == latest && at > since;
-                assert!(in_time || !follows, "the server is told too late");
-                if follows {
-                    self.formats.push((at, *then));
-                }
-                follows
+        let open = self.slots.values().filter(|slot| slot.open);
+        let highest = open.map(|slot| slot.ceiling).max().unwrap_or_default();
+        let latest = self.formats.last().map(|(from, format)| (*from, format));
+        match plan.followed_from(latest, || highest) {
+            Ok(notes) => {
+                self.formats.extend(notes.into_iter().flatten());
+                true
+            }
+            Err(refused) => {
+                assert_eq!(refused, PlanRefused::Other, "the server is told too late");
+                false
             }
         }
     }

@@ -281,10 +281,12 @@ impl Node {
                 leased.window.ceiling <= committed,
                 "a ceiling is published before it is committed"
             );
+            // A plan says nothing of the time before a switch that it has dropped; a server that still mints there
+            // remembers (what it mints is checked id by id).
             let ceiling = leased.window.ceiling;
-            assert_eq!(
-                *self.formats().at(ceiling),
-                ground.format_at(ceiling),
+            assert!(
+                ceiling < self.cell.as_ref().unwrap().min_floor
+                    || *self.formats().at(ceiling) == ground.format_at(ceiling),
                 "a ceiling above an unknown switch"
             );
         }
