@@ -4,7 +4,7 @@ use crate::boundary::unix_us;
 use crate::call::{Call, boolean_datum, current_user, in_recovery, integer_datum, text_datum, v1_function};
 use crate::error::{Error, clip};
 use crate::local::Local;
-use crate::owner::{AsOwner, Tables};
+use crate::owner::{AsOwner, Table};
 use crate::parse::timestamptz;
 use idgen_core::clock::UnixMs;
 use idgen_core::format::register::Widths;
@@ -97,10 +97,10 @@ fn registered(name: &str) -> Result<Option<Format>, Error> {
         return Ok(Some(last));
     }
     // What is no name is in no table.
-    let (Some(_), Some(tables)) = (FormatName::new(name), Tables::of_this_database()) else {
+    let (Some(_), Some(table)) = (FormatName::new(name), Table::of_extension(c"format")) else {
         return Ok(None);
     };
-    let _as_owner = AsOwner::begin(tables.owner);
+    let _as_owner = AsOwner::begin(table.owner);
     let found = Spi::connect(|client| find(client, name))?;
     LAST.set(found);
     Ok(found)
@@ -133,11 +133,11 @@ fn register_format(call: Call) -> Result<pg_sys::Datum, Error> {
     if in_recovery() {
         return Err(Error::InRecovery);
     }
-    let tables = Tables::of_this_database().ok_or_else(|| Error::Internal {
+    let table = Table::of_extension(c"format").ok_or_else(|| Error::Internal {
         message: "table idgen.format is missing".into(),
     })?;
     let user = current_user();
-    let _as_owner = AsOwner::begin(tables.owner);
+    let _as_owner = AsOwner::begin(table.owner);
     Spi::connect_mut(|client| insert(client, &format, user))
 }
 

@@ -4,17 +4,19 @@
 //! surface is written by hand in `sql/`; every function there is a V1 entry made by [`call::v1_function`].
 //!
 //! ```text
-//! snowflake, uuid7, batch, segment, parse, boundary, codec, control     SQL functions
-//! public_id (prefix, seal_keys)
-//!        |               |
-//!      shmem            call, error, owner, guc, clock      rooms they share
-//!        |
-//!    worker (launcher, refill)
+//! snowflake, batch    uuid7    segment    parse, boundary, codec, formats    public_id    control, stats    SQL functions
+//!        |              |         |                                             |
+//!      mint             |         |                                      prefix, seal_keys
+//!        |              |         |
+//!      shmem          local    shmem           call, error, owner, guc, clock                   rooms they share
+//!                                 |
+//!                       worker (launcher, refill)
 //! ```
 //!
-//! Invariants: shared memory and raw arguments are touched in `shmem` and `call` only; any other `unsafe` is
-//! one call of a Postgres function or a look at one of its variables, each with its reason; no Postgres call while an LWLock is held; without `shared_preload_libraries` the library loads
-//! quietly and only what needs shared memory refuses.
+//! Invariants: shared memory, raw arguments and the state of the process are touched in `shmem`, `call` and `local`
+//! only (`with` of `local` says what its callers promise); any other `unsafe` is one call of a Postgres function or a
+//! look at one of its variables, each with its reason; no Postgres call while an LWLock is held; without
+//! `shared_preload_libraries` the library loads quietly and only what needs shared memory refuses.
 
 use pgrx::prelude::*;
 

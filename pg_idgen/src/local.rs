@@ -16,12 +16,14 @@ impl<T> Local<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// Work on the value. `work` must not get to this very value by another way (call no function that uses it,
-    /// nor Postgres, which may call back).
+    /// Work on the value in place: for what is too large to copy.
+    ///
+    /// # Safety
+    /// While `work` runs nothing else may get to this very value: `work` calls no function that does, and nothing
+    /// of Postgres that may call this library back.
     #[inline(always)]
-    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: one thread (see above), and no second reference while `work` runs, which each caller sees to:
-        // the closures are short and call nothing of this library that takes the same value.
+    pub unsafe fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: one thread (see above), and no second reference by the caller's promise.
         work(unsafe { &mut *self.0.get() })
     }
 }
@@ -29,11 +31,13 @@ impl<T> Local<T> {
 impl<T: Copy> Local<T> {
     #[inline(always)]
     pub fn get(&self) -> T {
-        self.with(|value| *value)
+        // SAFETY: one thread (see above), and the copy is all that is made of the reference.
+        unsafe { *self.0.get() }
     }
 
     #[inline(always)]
     pub fn set(&self, new: T) {
-        self.with(|value| *value = new);
+        // SAFETY: one thread (see above), and the write is all that is made of the reference.
+        unsafe { *self.0.get() = new }
     }
 }

@@ -63,7 +63,7 @@ impl Ids {
 
 /// Counts what this session has claimed, by order: workers have one, shards one each (sixteen counters for all of
 /// them; a stranger's claim costs a batch what is left of its run, never an id its order).
-static CLAIMS: Local<[u64; 1 + SHARD_ORDERS]> = Local::new([0; 1 + SHARD_ORDERS]);
+static CLAIMS: [Local<u64>; 1 + SHARD_ORDERS] = [const { Local::new(0) }; 1 + SHARD_ORDERS];
 const SHARD_ORDERS: usize = 16;
 
 #[inline(always)]
@@ -76,7 +76,7 @@ fn order_of(source: Source) -> usize {
 
 /// How often this session has claimed ids that rise together with those of `source`.
 pub fn claims(source: Source) -> u64 {
-    CLAIMS.with(|claims| claims[order_of(source)])
+    CLAIMS[order_of(source)].get()
 }
 
 /// Up to `n` (at least 1) consecutive ids, larger than any that this session has had from `source`.
@@ -91,7 +91,8 @@ pub fn ids(shared: &Shared, source: Source, n: u64) -> Result<Ids, Error> {
             Err(refusal) => persist(shared, source, n, refusal)?,
         };
         if let Some(ids) = ids_of(shared, source, &minted) {
-            CLAIMS.with(|claims| claims[order_of(source)] += 1);
+            let claims = &CLAIMS[order_of(source)];
+            claims.set(claims.get() + 1);
             stats::count(identity_of(source, &minted), current_user(), ids.len);
             return Ok(ids);
         }

@@ -120,26 +120,17 @@ pub struct Tables {
 impl Tables {
     /// `None` where the extension is not created. Needs a transaction.
     pub fn of_this_database() -> Option<Self> {
-        // SAFETY: catalogue look-ups inside a transaction with constant names.
-        unsafe {
-            let schema = pg_sys::get_namespace_oid(c"idgen".as_ptr(), true);
-            let relation = |name: &std::ffi::CStr| pg_sys::get_relname_relid(name.as_ptr(), schema);
-            let (segment, segment_grant) = (relation(c"segment"), relation(c"segment_grant"));
-            // Anybody who may create schemas can make tables of these names; only ours are members.
-            let extension = pg_sys::get_extension_oid(c"pg_idgen".as_ptr(), true);
-            if extension == pg_sys::InvalidOid
-                || pg_sys::getExtensionOfObject(pg_sys::RelationRelationId, segment) != extension
-            {
-                return None;
-            }
-            let audit_event = relation(c"audit_event");
-            Some(Self {
-                segment,
-                segment_grant,
-                audit_event,
-                owner: owner_of(segment)?,
-            })
-        }
+        let (segment, segment_grant, audit_event) = (
+            Table::of_extension(c"segment")?,
+            Table::of_extension(c"segment_grant")?,
+            Table::of_extension(c"audit_event")?,
+        );
+        Some(Self {
+            segment: segment.oid,
+            segment_grant: segment_grant.oid,
+            audit_event: audit_event.oid,
+            owner: segment.owner,
+        })
     }
 
     /// They were created by this very transaction, so nobody else sees them.

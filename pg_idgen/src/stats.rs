@@ -38,52 +38,34 @@ const NOTHING: Pending = Pending {
 
 /// By identity: rows of several shards come in turn.
 const PLACES: usize = 16;
-static SNOWFLAKES: Local<[Pending; PLACES]> = Local::new([NOTHING; PLACES]);
-static SEGMENT_IDS: Local<[Pending; 1]> = Local::new([NOTHING; 1]);
+static SNOWFLAKES: [Local<Pending>; PLACES] = [const { Local::new(NOTHING) }; PLACES];
+static SEGMENT_IDS: Local<Pending> = Local::new(NOTHING);
 
 /// `n` snowflakes of `identity` for `role`.
 #[inline(always)]
 pub fn count(identity: Identity, role: pg_sys::Oid, n: u64) {
-    add(&SNOWFLAKES, identity.number % PLACES, Some(identity), role, n);
+    add(&SNOWFLAKES[identity.number % PLACES], Some(identity), role, n);
 }
 
 /// `n` ids of a segment for `role`.
 #[inline(always)]
 pub fn count_segment(role: pg_sys::Oid, n: u64) {
-    add(&SEGMENT_IDS, 0, None, role, n);
+    add(&SEGMENT_IDS, None, role, n);
 }
 
 #[inline(always)]
-fn add<const N: usize>(
-    to: &Local<[Pending; N]>,
-    place: usize,
-    identity: Option<Identity>,
-    role: pg_sys::Oid,
-    n: u64,
-) {
+fn add(to: &Local<Pending>, identity: Option<Identity>, role: pg_sys::Oid, n: u64) {
     if !guc::track_ids() {
         return;
     }
-    let full = to.with(|all| {
-        let pending = &mut all[place];
-        if pending.identity == identity && pending.role == role && pending.ids < HANDFUL {
-            pending.ids += n;
-            return None;
-        }
+    let pending = to.get();
+    if pending.identity == identity && pending.role == role && pending.ids < HANDFUL {
+        let ids = pending.ids + n;
+        to.set(Pending { ids, ..pending });
+    } else {
         let ids = n;
-        Some(std::mem::replace(pending, Pending { identity, role, ids }))
-    });
-    if let Some(full) = full {
-        hand_in(full);
-    }
-}
-
-fn hand_in_all<const N: usize>(all: &Local<[Pending; N]>) {
-    for place in 0..N {
-        let pending = all.with(|all| std::mem::replace(&mut all[place], NOTHING));
-        if pending.ids > 0 {
-            hand_in(pending);
-        }
+        to.set(Pending { identity, role, ids });
+        hand_in(pending);
     }
 }
 
@@ -128,8 +110,13 @@ unsafe extern "C-unwind" fn on_transaction_end(
     if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
         return;
     }
-    hand_in_all(&SNOWFLAKES);
-    hand_in_all(&SEGMENT_IDS);
+    for place in SNOWFLAKES.iter().chain([&SEGMENT_IDS]) {
+        let pending = place.get();
+        if pending.ids > 0 {
+            place.set(NOTHING);
+            hand_in(pending);
+        }
+    }
 }
 
 fn reset_stats(_call: Call) -> Result<pg_sys::Datum, Error> {

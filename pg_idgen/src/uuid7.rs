@@ -22,6 +22,14 @@ static STATE: Local<State> = Local::new(State {
     pid: 0,
 });
 
+/// `work` is a closure of this file.
+#[inline(always)]
+fn with_state<R>(work: impl FnOnce(&mut State) -> R) -> R {
+    // SAFETY: those touch the generator and the pool, read a clock, and draw from Postgres' strong random source,
+    // which calls nobody back; none comes here again.
+    unsafe { STATE.with(work) }
+}
+
 v1_function!(idgen_uuidv7, uuidv7);
 v1_function!(idgen_uuidv7_at, uuidv7_at);
 v1_function!(idgen_uuidv7_shifted, uuidv7_shifted);
@@ -37,7 +45,7 @@ fn uuidv7(_call: Call) -> Result<pg_sys::Datum, Error> {
 /// XX000 when the strong random source fails.
 #[inline(always)]
 pub fn next() -> Result<[u8; 16], Error> {
-    STATE.with(|state| {
+    with_state(|state| {
         let random = random(state)?;
         Ok(state.generator.next(clock::wall_ns(), random))
     })
@@ -46,7 +54,7 @@ pub fn next() -> Result<[u8; 16], Error> {
 /// Backfill: the time is the caller's, the order is nobody's.
 fn uuidv7_at(call: Call) -> Result<pg_sys::Datum, Error> {
     let at_us = unix_us(call, 0)?;
-    let random = STATE.with(random)?;
+    let random = with_state(random)?;
     uuid_result(
         idgen_core::uuidv7::at(at_us, random).ok_or(Error::TimeOutOfRange {
             what: "a UUID version 7",
@@ -78,7 +86,7 @@ fn uuidv7_shifted(call: Call) -> Result<pg_sys::Datum, Error> {
 /// # Errors
 /// XX000 when the source fails.
 pub fn random_words<const N: usize>() -> Result<[u64; N], Error> {
-    STATE.with(|state| {
+    with_state(|state| {
         let mut words = [0; N];
         for word in &mut words {
             *word = random(state)?;

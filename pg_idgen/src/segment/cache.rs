@@ -48,13 +48,15 @@ thread_local! {
 /// The place of the tag used last, if it is this one.
 #[inline(always)]
 pub fn last(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
-    LAST.with(|last| {
+    let is_it = |last: &mut Last| {
         if last.user == user && last.tag[..last.length] == *tag {
             last.slot
         } else {
             None
         }
-    })
+    };
+    // SAFETY: the closure compares, no more.
+    unsafe { LAST.with(is_it) }
 }
 
 /// The place of any tag used before.
@@ -83,12 +85,12 @@ pub fn remember(tag: &[u8], user: pg_sys::Oid, slot: Place, tables: Tables) {
 }
 
 fn set_last(tag: &[u8], user: pg_sys::Oid, slot: Place) {
-    LAST.with(|last| {
-        if let Some(room) = last.tag.get_mut(..tag.len()) {
-            room.copy_from_slice(tag);
-            (last.length, last.user, last.slot) = (tag.len(), user, Some(slot));
-        }
-    });
+    let mut last = NOTHING;
+    if let Some(room) = last.tag.get_mut(..tag.len()) {
+        room.copy_from_slice(tag);
+        (last.length, last.user, last.slot) = (tag.len(), user, Some(slot));
+        LAST.set(last);
+    }
 }
 
 pub fn forget_all() {
