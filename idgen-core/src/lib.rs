@@ -13,6 +13,7 @@ pub mod contract;
 pub mod format;
 pub mod lease;
 pub mod mint;
+mod mix;
 pub mod public_id;
 pub mod rate;
 pub mod seal;

@@ -27,6 +27,7 @@
 mod lanes;
 mod policy;
 
+use crate::mix::mix;
 use crate::sync::{AtomicU64, Ordering};
 
 pub use lanes::{Identities, Lanes, Minted, mint, mint_within};
@@ -171,15 +172,6 @@ pub struct SlotView {
     pub ceiling_tick: u64,
     /// Deadline (boot ms) of the word's generation, 0 when it has none.
     pub dead_boot_ms: u64,
-}
-
-/// Murmur3's finaliser: spreads neighbouring ticks over the whole word.
-const fn mix(mut x: u64) -> u64 {
-    x ^= x >> 33;
-    x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    x ^= x >> 33;
-    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    x ^ x >> 33
 }
 
 /// What a caller asks for.

@@ -13,6 +13,7 @@ use super::timing::Timing;
 use super::token::{BootId, Epoch, Identity, InstanceId, Mark, Token};
 use super::window::{FloorAhead, Leased, Window};
 use crate::clock::UnixMs;
+use crate::mix::mix;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -272,13 +273,6 @@ fn pick<'a>(
     // In identity order, so that two transactions lock the rows in the same order.
     free.sort_by_key(|candidate| candidate.identity);
     Ok(free)
-}
-
-/// A finalizer of MurmurHash3: spreads neighbouring numbers.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    x ^ (x >> 33)
 }
 
 #[cfg(test)]

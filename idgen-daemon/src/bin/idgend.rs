@@ -3,12 +3,11 @@
 
 use clap::{Args, Parser, Subcommand};
 use idgen_core::lease::{Class, InstanceId};
-use idgen_daemon::config::{ClassConfig, Config, StoreConfig};
+use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, EtcdConfig, EtcdStore, HolderName, Keeper, KeeperConfig, PostgresStore,
-    PostgresStoreConfig, Report, accept_channel,
+    AcceptRequests, AnyStore, HolderName, Keeper, KeeperConfig, Report, accept_channel,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
@@ -160,37 +159,13 @@ fn spawn_keeper(
     let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
-    match config.store.clone() {
-        StoreConfig::Postgres {
-            url,
-            connect_timeout,
-            request_timeout,
-        } => {
-            let store = PostgresStore::new(PostgresStoreConfig {
-                class,
-                url: *url,
-                connect_timeout,
-                request_timeout,
-                ttl_ms,
-                holder,
-            });
-            let keeper = Keeper::new(keeper, store, accepts, report, metrics);
+    match AnyStore::new(&config.store, class, ttl_ms, holder) {
+        AnyStore::Postgres(store) => {
+            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
-        StoreConfig::Etcd {
-            endpoints,
-            prefix,
-            request_timeout,
-        } => {
-            let store = EtcdStore::new(EtcdConfig {
-                class,
-                endpoints,
-                prefix,
-                request_timeout,
-                ttl_ms,
-                holder,
-            });
-            let keeper = Keeper::new(keeper, store, accepts, report, metrics);
+        AnyStore::Etcd(store) => {
+            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }

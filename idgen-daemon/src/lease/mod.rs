@@ -8,6 +8,7 @@ mod clock;
 mod complaint;
 mod desk;
 mod keeper;
+mod open;
 pub(crate) mod ranges;
 mod report;
 mod store;
@@ -16,6 +17,7 @@ mod store_postgres;
 
 pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
 pub use keeper::{Keeper, KeeperConfig};
+pub use open::AnyStore;
 pub use report::Report;
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdStore};

@@ -1,15 +1,13 @@
 //! `idgenctl format`: shows the format of a cell's worker ids, and switches it at a moment to come.
 
-use crate::config::{Config, StoreConfig};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::{
-    CellStore, EtcdConfig, EtcdStore, HolderName, PostgresStore, PostgresStoreConfig, StoreError,
-    StoreErrorKind,
-};
+use crate::lease::{AnyStore, CellStore, HolderName, StoreError, StoreErrorKind};
 use crate::postgres::{PgError, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::format::register::Widths;
 use idgen_core::format::{CellFormat, Format, FormatPlan, by_name};
+use idgen_core::lease::timing::TTL_MS_MIN;
 use idgen_core::lease::{Class, InstanceId, Timing, plan_switch};
 use serde::Serialize;
 use std::fmt;
@@ -123,8 +121,8 @@ pub struct Wish {
 /// The cell's formats as its store has them.
 pub async fn show(config: &Config) -> Result<Formats> {
     match open(config) {
-        Store::Postgres(store) => read(*store).await,
-        Store::Etcd(store) => read(*store).await,
+        AnyStore::Postgres(store) => read(*store).await,
+        AnyStore::Etcd(store) => read(*store).await,
     }
 }
 
@@ -138,8 +136,8 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
         .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
     let window_ms = window_ms(config)?;
     match open(config) {
-        Store::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
-        Store::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
+        AnyStore::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
+        AnyStore::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
     }
 }
 
@@ -154,45 +152,13 @@ fn window_ms(config: &Config) -> Result<u64> {
     }
 }
 
-enum Store {
-    Postgres(Box<PostgresStore>),
-    Etcd(Box<EtcdStore>),
-}
-
 /// Nothing is leased through it, so TTL and holder are of no consequence.
-fn open(config: &Config) -> Store {
-    let class = Class::Worker;
-    let ttl_ms = 1_000;
+fn open(config: &Config) -> AnyStore {
     let holder = HolderName {
         instance: InstanceId(Uuid::new_v4().as_u128()),
         name: "idgenctl".to_owned(),
     };
-    match config.store.clone() {
-        StoreConfig::Postgres {
-            url,
-            connect_timeout,
-            request_timeout,
-        } => Store::Postgres(Box::new(PostgresStore::new(PostgresStoreConfig {
-            class,
-            url: *url,
-            connect_timeout,
-            request_timeout,
-            ttl_ms,
-            holder,
-        }))),
-        StoreConfig::Etcd {
-            endpoints,
-            prefix,
-            request_timeout,
-        } => Store::Etcd(Box::new(EtcdStore::new(EtcdConfig {
-            class,
-            endpoints,
-            prefix,
-            request_timeout,
-            ttl_ms,
-            holder,
-        }))),
-    }
+    AnyStore::new(&config.store, Class::Worker, TTL_MS_MIN, holder)
 }
 
 async fn read(mut store: impl CellStore) -> Result<Formats> {
