@@ -10,6 +10,28 @@ use crate::kit::{Daemon, Scratch, Server, ServerOptions, sql};
 
 const PRELOAD_LINE: &str = "shared_preload_libraries = 'pg_idgen'";
 
+/// No id is minted under a cell that the data directory would have forgotten after a restart.
+#[test]
+fn no_lease_is_opened_while_the_cell_cannot_be_written_down() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let in_the_way = server.data_dir().join("pg_idgen_cell.new");
+    fs::create_dir(&in_the_way).expect("put a directory where the file is to be written");
+    let install = "SELECT idgen.install_lease(1, boot_id, gen_random_uuid(), 'classic', 'worker', 1, 0, 1,
+                          wall_ms, wall_ms + 60000, boottime_ms + 60000, wall_ms, boottime_ms)
+                     FROM idgen.server_clock()";
+    let refused = sql::refusal(&mut client, install, "58030");
+    assert!(
+        refused.hint().is_some_and(|hint| hint.contains("disk space")),
+        "{refused:?}"
+    );
+    sql::run(&mut client, "SET idgen.lease_wait_ms = 0");
+    sql::refusal(&mut client, "SELECT idgen_snowflake()", "IG001");
+    fs::remove_dir(&in_the_way).expect("take the directory away");
+    assert!(sql::value::<bool>(&mut client, install));
+    assert!(sql::value::<i64>(&mut client, "SELECT idgen_snowflake()") > 0);
+}
+
 #[test]
 fn without_preload_the_library_loads_quietly_and_says_which_line_is_missing() {
     let server = Server::with(ServerOptions {
