@@ -100,12 +100,12 @@ pub fn ids(shared: &Shared, source: Source, n: u64) -> Result<Ids, Error> {
 }
 
 fn identity_of(source: Source, minted: &Minted) -> Identity {
-    Identity {
-        kind: match source {
-            Source::Workers | Source::BulkWorkers => Kind::Worker,
-            Source::Shard(_) => Kind::Shard,
+    match source {
+        Source::Workers | Source::BulkWorkers => Identity {
+            kind: Kind::Worker,
+            number: minted.identity as usize,
         },
-        number: minted.identity as usize,
+        Source::Shard(shard) => Identity::of_shard(shard),
     }
 }
 
@@ -199,10 +199,7 @@ fn is_of_lease(refusal: Refusal) -> bool {
 
 /// Order holds per shard, which its one slot sees to: a session's ids of other shards are no concern of it.
 fn by_shard(shared: &Shared, shard: u16, request: &Request<'_>) -> Result<Minted, Refusal> {
-    let identity = Identity {
-        kind: Kind::Shard,
-        number: usize::from(shard),
-    };
+    let identity = Identity::of_shard(shard);
     let (waiting, mut session) = SHARD_WAIT.get();
     // What the session notes of a wait for the next tick is for one shard.
     if waiting != shard {
@@ -364,10 +361,7 @@ fn may_come(shared: &Shared, source: Source, refusal: Refusal, now: BootMs) -> b
     let Source::Shard(shard) = source else {
         return shared.daemon_presumed(now);
     };
-    let identity = Identity {
-        kind: Kind::Shard,
-        number: usize::from(shard),
-    };
+    let identity = Identity::of_shard(shard);
     // Its lease has run out, or nobody has looked after shards here for long enough: it may be on its way. Otherwise
     // it belongs elsewhere, and waiting would only hold up the error.
     let ran_out = refusal != Refusal::NoLease && shared.leases().token(identity).token().is_some();

@@ -166,12 +166,14 @@ fn server_rows(shared: &Shared) -> impl Iterator<Item = Row> {
     let stats = &shared.stats;
     let wall = stats.wall.view();
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let last = shared
+    let workers = shared
         .leases()
         .known()
-        .filter(|(identity, ..)| identity.kind == Kind::Worker)
-        .filter(|(.., slot)| slot.view().open)
-        .map(|(.., slot)| moment_of(slot.view().tick))
+        .filter(|(identity, ..)| identity.kind == Kind::Worker);
+    let last = workers
+        .map(|(.., slot)| slot.view())
+        .filter(|view| view.open)
+        .map(|view| moment_of(view.tick))
         .max();
     [
         ("counted_since_ms", load(&stats.since_ms)),

@@ -15,11 +15,13 @@
 use super::register::FormatTextError;
 use super::{Field, Format, FormatError, optional};
 use crate::clock::UnixMs;
+use crate::lease::Class;
 use core::fmt;
 use core::str::FromStr;
 
 /// Bits that a worker number needs: the pool has 1,024.
 pub const WORKER_BITS: u32 = 10;
+const _: () = assert!(1 << WORKER_BITS == Class::Worker.size());
 
 /// A worker format, and the region that all its ids carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

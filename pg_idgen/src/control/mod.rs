@@ -74,9 +74,9 @@ impl Named {
             .ok_or(Error::NullArgument { name: "identity" })?;
         let number = usize::try_from(number)
             .ok()
-            .filter(|number| *number < kind.count())
+            .filter(|number| *number < usize::from(kind.size()))
             .ok_or_else(|| Error::InvalidParameter {
-                message: format!("{} identity is not within 0 to {}", kind.name(), kind.count() - 1),
+                message: format!("{kind} identity is not within 0 to {}", kind.size() - 1),
                 hint: "",
             })?;
         Ok(Self {
@@ -352,7 +352,10 @@ impl InstallRefused {
             Self::NotNewer => Error::TokenNotNewer {
                 detail: format!(
                     "{} {} has had token {:?} here; {:?} is offered.",
-                    lease.named.identity.kind.title(),
+                    match lease.named.identity.kind {
+                        Kind::Worker => "Worker",
+                        Kind::Shard => "Shard",
+                    },
                     lease.named.identity.number,
                     shared
                         .leases()

@@ -4,52 +4,31 @@ use super::Shared;
 use idgen_core::mint::{Identities, Slot};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Worker identities of a cell (10 bits in every worker format).
-pub const WORKERS: usize = 1_024;
+/// What core and daemon call a class is a kind here, as in SQL.
+pub use idgen_core::lease::Class as Kind;
 
-/// Logical shards of a cell (13 bits).
-pub const SHARDS: usize = 8_192;
+/// Worker identities of a cell.
+const WORKERS: usize = Kind::Worker.size() as usize;
 
-/// The two kinds of identity. Their numbers are apart: worker 7 and shard 7 have nothing in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Worker,
-    Shard,
-}
-
-impl Kind {
-    pub const ALL: [Self; 2] = [Self::Worker, Self::Shard];
-
-    /// As SQL and the daemon call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Worker => "worker",
-            Self::Shard => "shard",
-        }
-    }
-
-    /// At the beginning of a sentence.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Worker => "Worker",
-            Self::Shard => "Shard",
-        }
-    }
-
-    pub const fn count(self) -> usize {
-        match self {
-            Self::Worker => WORKERS,
-            Self::Shard => SHARDS,
-        }
-    }
-}
+/// Logical shards of a cell.
+pub const SHARDS: usize = Kind::Shard.size() as usize;
 
 /// One identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub kind: Kind,
-    /// Below [`Kind::count`].
+    /// Below [`Kind::size`].
     pub number: usize,
+}
+
+impl Identity {
+    /// Of a logical shard.
+    pub fn of_shard(shard: u16) -> Self {
+        Self {
+            kind: Kind::Shard,
+            number: usize::from(shard),
+        }
+    }
 }
 
 /// Which lease an identity has, for the control functions and views. Written under the `control` lock.
@@ -132,7 +111,7 @@ impl Leases {
     pub fn known(&self) -> impl Iterator<Item = (Identity, &TokenCell, &Slot)> {
         let all = Kind::ALL
             .into_iter()
-            .flat_map(|kind| (0..kind.count()).map(move |number| Identity { kind, number }));
+            .flat_map(|kind| (0..usize::from(kind.size())).map(move |number| Identity { kind, number }));
         all.map(|identity| (identity, self.token(identity), self.slot_of(identity)))
             .filter(|(_, token, _)| token.known.load(Ordering::Relaxed))
     }

@@ -1,6 +1,6 @@
 //! The shared memory of the extension: one struct, made by the postmaster, mapped by every process.
 //!
-//! What changes in it are atomics (and two kinds of thing with an order of their own, see `unsafe impl Sync`), so
+//! What changes in it are atomics (and two kinds of thing with an order of their own, see why `Shared` is `Sync`), so
 //! there is no torn state to recover: a process that dies anywhere leaves words that are each valid. It starts without a lease and under a fresh random boot id, also after a
 //! crash-restart (which rebuilds it under the same postmaster), so nothing that was installed before can be
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
