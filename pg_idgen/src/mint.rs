@@ -103,7 +103,7 @@ fn identity_of(source: Source, minted: &Minted) -> Identity {
     match source {
         Source::Workers | Source::BulkWorkers => Identity {
             kind: Kind::Worker,
-            number: minted.identity as usize,
+            number: minted.identity as u16,
         },
         Source::Shard(shard) => Identity::of_shard(shard),
     }

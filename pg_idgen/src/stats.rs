@@ -44,7 +44,12 @@ static SEGMENT_IDS: Local<Pending> = Local::new(NOTHING);
 /// `n` snowflakes of `identity` for `role`.
 #[inline(always)]
 pub fn count(identity: Identity, role: pg_sys::Oid, n: u64) {
-    add(&SNOWFLAKES[identity.number % PLACES], Some(identity), role, n);
+    add(
+        &SNOWFLAKES[usize::from(identity.number) % PLACES],
+        Some(identity),
+        role,
+        n,
+    );
 }
 
 /// `n` ids of a segment for `role`.

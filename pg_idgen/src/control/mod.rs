@@ -72,9 +72,9 @@ impl Named {
         let number = call
             .integer(first + 1)
             .ok_or(Error::NullArgument { name: "identity" })?;
-        let number = usize::try_from(number)
+        let number = u16::try_from(number)
             .ok()
-            .filter(|number| *number < usize::from(kind.size()))
+            .filter(|number| *number < kind.size())
             .ok_or_else(|| Error::InvalidParameter {
                 message: format!("{kind} identity is not within 0 to {}", kind.size() - 1),
                 hint: "",

@@ -42,7 +42,7 @@ fn slot_row(identity: Identity, cell: &TokenCell, slot: &Slot, now: BootMs) -> [
     let while_open = |datum| if open { datum } else { None };
     [
         text_datum(identity.kind.name()),
-        integer_datum(identity.number as i32),
+        integer_datum(i32::from(identity.number)),
         text_datum(state),
         integer_datum(view.generation as i32),
         unsigned_datum(epoch),

@@ -18,7 +18,7 @@ pub const SHARDS: usize = Kind::Shard.size() as usize;
 pub struct Identity {
     pub kind: Kind,
     /// Below [`Kind::size`].
-    pub number: usize,
+    pub number: u16,
 }
 
 impl Identity {
@@ -26,8 +26,12 @@ impl Identity {
     pub fn of_shard(shard: u16) -> Self {
         Self {
             kind: Kind::Shard,
-            number: usize::from(shard),
+            number: shard,
         }
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.number)
     }
 }
 
@@ -94,16 +98,16 @@ impl Leases {
     /// What is known of the lease of an identity.
     pub fn token(&self, identity: Identity) -> &TokenCell {
         match identity.kind {
-            Kind::Worker => &self.worker_tokens[identity.number % WORKERS],
-            Kind::Shard => &self.shard_tokens[identity.number % SHARDS],
+            Kind::Worker => &self.worker_tokens[identity.index() % WORKERS],
+            Kind::Shard => &self.shard_tokens[identity.index() % SHARDS],
         }
     }
 
     /// Where its ids come from.
     pub fn slot_of(&self, identity: Identity) -> &Slot {
         match identity.kind {
-            Kind::Worker => &self.workers[identity.number % WORKERS],
-            Kind::Shard => &self.shards[identity.number % SHARDS],
+            Kind::Worker => &self.workers[identity.index() % WORKERS],
+            Kind::Shard => &self.shards[identity.index() % SHARDS],
         }
     }
 
@@ -111,7 +115,7 @@ impl Leases {
     pub fn known(&self) -> impl Iterator<Item = (Identity, &TokenCell, &Slot)> {
         let all = Kind::ALL
             .into_iter()
-            .flat_map(|kind| (0..usize::from(kind.size())).map(move |number| Identity { kind, number }));
+            .flat_map(|kind| (0..kind.size()).map(move |number| Identity { kind, number }));
         all.map(|identity| (identity, self.token(identity), self.slot_of(identity)))
             .filter(|(_, token, _)| token.known.load(Ordering::Relaxed))
     }
@@ -121,8 +125,8 @@ impl Leases {
         if identity.kind == Kind::Shard {
             return;
         }
-        let number = identity.number;
-        let (word, bit) = (&self.active[number / 64], 1 << (number % 64));
+        let index = identity.index();
+        let (word, bit) = (&self.active[index / 64], 1 << (index % 64));
         if active {
             word.fetch_or(bit, Ordering::AcqRel)
         } else {
