@@ -1,6 +1,7 @@
 //! Batches: sets that are made row by row, in constant memory whatever their size.
 
 use crate::call::{Call, uuid_result, v1_function};
+use crate::drawn;
 use crate::error::Error;
 use crate::mint::{self, Ids, Source};
 use crate::shmem::{Shared, shared};
@@ -34,8 +35,8 @@ struct SnowflakeBatch {
     left: u64,
     /// What is left of the run that was claimed last.
     run: Ids,
-    /// [`mint::claims`] right after it.
-    claims: u64,
+    /// [`drawn::so_far`] right after it.
+    drawn: u64,
     /// How many ids to claim next.
     claim: u64,
 }
@@ -44,7 +45,7 @@ impl SnowflakeBatch {
     /// Have a run to go on with. What this session has minted since the last row (a trigger, a cursor that is read
     /// in between, another batch) lies above the rest of the run, which would go back then: it is dropped.
     fn go_on(&mut self) -> Result<(), Error> {
-        if self.run.len > 0 && self.claims == mint::claims(self.source) {
+        if self.run.len > 0 && self.drawn == drawn::so_far(self.source) {
             return Ok(());
         }
         if self.run.len > 0 {
@@ -53,7 +54,7 @@ impl SnowflakeBatch {
             self.claim = 1;
         }
         self.run = mint::ids(self.shared, self.source, self.left.min(self.claim))?;
-        self.claims = mint::claims(self.source);
+        self.drawn = drawn::so_far(self.source);
         self.claim = (self.claim * 2).min(RUN_MAX);
         Ok(())
     }
@@ -84,7 +85,7 @@ fn stream(call: Call, source: impl FnOnce(Call) -> Result<Source, Error>) -> Res
                 source: source(call)?,
                 shared: shared().ok_or(Error::NotPreloaded)?,
                 run: Ids::NONE,
-                claims: 0,
+                drawn: 0,
                 claim: RUN_MAX,
             })
         },

@@ -8,7 +8,7 @@
 //!        |              |         |                                             |
 //!      mint             |         |                                      prefix, seal_keys
 //!        |              |         |
-//!      shmem          local    shmem           call, error, owner, guc, clock                   rooms they share
+//!   shmem, drawn       local  shmem, drawn       call, error, owner, guc, clock                   rooms they share
 //!                                 |
 //!                       worker (launcher, refill)
 //! ```
@@ -27,6 +27,7 @@ mod cell;
 mod clock;
 mod codec;
 mod control;
+mod drawn;
 mod error;
 mod formats;
 mod guc;
@@ -53,7 +54,7 @@ pub extern "C-unwind" fn _PG_init() {
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     guc::define();
     segment::define_callbacks();
-    stats::define_callback();
+    drawn::define_callback();
     formats::define_callbacks();
     prefix::define_callback();
     if shmem::preloading() {

@@ -5,7 +5,7 @@ use crate::call::{current_user, in_recovery, nap};
 use crate::error::Error;
 use crate::local::Local;
 use crate::shmem::{Identity, Kind, Shared};
-use crate::{clock, guc, stats};
+use crate::{clock, drawn, guc};
 use idgen_core::clock::{BootMs, UnixMs};
 use idgen_core::format::SHARDED;
 use idgen_core::format::layout::{Layout, moment_of, tick_of};
@@ -61,24 +61,6 @@ impl Ids {
     }
 }
 
-/// Counts what this session has claimed, by order: workers have one, shards one each (sixteen counters for all of
-/// them; a stranger's claim costs a batch what is left of its run, never an id its order).
-static CLAIMS: [Local<u64>; 1 + SHARD_ORDERS] = [const { Local::new(0) }; 1 + SHARD_ORDERS];
-const SHARD_ORDERS: usize = 16;
-
-#[inline(always)]
-fn order_of(source: Source) -> usize {
-    match source {
-        Source::Workers | Source::BulkWorkers => 0,
-        Source::Shard(shard) => 1 + usize::from(shard) % SHARD_ORDERS,
-    }
-}
-
-/// How often this session has claimed ids that rise together with those of `source`.
-pub fn claims(source: Source) -> u64 {
-    CLAIMS[order_of(source)].get()
-}
-
 /// Up to `n` (at least 1) consecutive ids, larger than any that this session has had from `source`.
 ///
 /// # Errors
@@ -91,9 +73,7 @@ pub fn ids(shared: &Shared, source: Source, n: u64) -> Result<Ids, Error> {
             Err(refusal) => persist(shared, source, n, refusal)?,
         };
         if let Some(ids) = ids_of(shared, source, &minted) {
-            let claims = &CLAIMS[order_of(source)];
-            claims.set(claims.get() + 1);
-            stats::count(identity_of(source, &minted), current_user(), ids.len);
+            drawn::snowflakes(source, identity_of(source, &minted), current_user(), ids.len);
             return Ok(ids);
         }
     }

@@ -1,130 +1,26 @@
-//! Who has drawn how many ids: counted in this process, added to shared memory in handfuls.
+//! `idgen.stats`: who has drawn how many ids, what was refused, what the clocks did.
 
 use crate::call::{Call, current_user, text_datum, unsigned_datum, v1_function};
+use crate::clock;
 use crate::error::{Error, REFUSALS};
-use crate::local::Local;
-use crate::shmem::{Identity, Kind, ROLE_IDS_PER_S_MAX, Shared, shared};
-use crate::{clock, guc};
+use crate::shmem::{Kind, ROLE_IDS_PER_S_MAX, Shared, shared};
 use idgen_core::clock::BootMs;
 use idgen_core::format::layout::moment_of;
 use idgen_core::rate::RateView;
 use pgrx::pg_sys;
-use pgrx::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 v1_function!(idgen_stat_values, stat_values);
 v1_function!(idgen_reset_stats, reset_stats);
 
-/// A statement that draws more is seen before it ends.
-const HANDFUL: u64 = 8_192;
-
 /// A warning stays up this long.
 const WARNING_MS: u64 = 60_000;
-
-/// Drawn by one role from one place, and not yet in shared memory.
-#[derive(Clone, Copy)]
-struct Pending {
-    /// `None`: from a segment, whose own buffer counts.
-    identity: Option<Identity>,
-    role: pg_sys::Oid,
-    ids: u64,
-}
-
-const NOTHING: Pending = Pending {
-    identity: None,
-    role: pg_sys::InvalidOid,
-    ids: 0,
-};
-
-/// By identity: rows of several shards come in turn.
-const PLACES: usize = 16;
-static SNOWFLAKES: [Local<Pending>; PLACES] = [const { Local::new(NOTHING) }; PLACES];
-static SEGMENT_IDS: Local<Pending> = Local::new(NOTHING);
-
-/// `n` snowflakes of `identity` for `role`.
-#[inline(always)]
-pub fn count(identity: Identity, role: pg_sys::Oid, n: u64) {
-    add(
-        &SNOWFLAKES[usize::from(identity.number) % PLACES],
-        Some(identity),
-        role,
-        n,
-    );
-}
-
-/// `n` ids of a segment for `role`.
-#[inline(always)]
-pub fn count_segment(role: pg_sys::Oid, n: u64) {
-    add(&SEGMENT_IDS, None, role, n);
-}
-
-#[inline(always)]
-fn add(to: &Local<Pending>, identity: Option<Identity>, role: pg_sys::Oid, n: u64) {
-    if !guc::track_ids() {
-        return;
-    }
-    let count = |pending: &mut Pending| {
-        if pending.identity == identity && pending.role == role && pending.ids < HANDFUL {
-            pending.ids += n;
-            return None;
-        }
-        let ids = n;
-        Some(std::mem::replace(pending, Pending { identity, role, ids }))
-    };
-    // In place: copying it in and out costs three times as much as the addition.
-    // SAFETY: the closure compares and adds, no more.
-    if let Some(full) = unsafe { to.with(count) } {
-        hand_in(full);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn hand_in(pending: Pending) {
-    let (Some(shared), true) = (shared(), pending.ids > 0) else {
-        return;
-    };
-    if let Some(identity) = pending.identity {
-        shared
-            .leases()
-            .token(identity)
-            .ids
-            .fetch_add(pending.ids, Relaxed);
-    }
-    shared
-        .stats
-        .count_role(pending.role.to_u32(), pending.ids, clock::boot());
-}
 
 /// An error of class IG was raised.
 pub fn count_refusal(sqlstate: &str) {
     let position = REFUSALS.iter().position(|code| *code == sqlstate);
     if let (Some(shared), Some(position)) = (shared(), position) {
         shared.stats.refusals[position].fetch_add(1, Relaxed);
-    }
-}
-
-/// At the end of every transaction what is pending is handed in; once per process.
-pub fn define_callback() {
-    // SAFETY: the callback has the right signature, touches memory of this library only, and is never unloaded.
-    unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn on_transaction_end(
-    event: pg_sys::XactEvent::Type,
-    _argument: *mut std::ffi::c_void,
-) {
-    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
-    if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
-        return;
-    }
-    for place in SNOWFLAKES.iter().chain([&SEGMENT_IDS]) {
-        let pending = place.get();
-        if pending.ids > 0 {
-            place.set(NOTHING);
-            hand_in(pending);
-        }
     }
 }
 

@@ -20,7 +20,7 @@ mod view;
 use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip, shown};
 use crate::shmem::{SegmentKey, SegmentSlot, Shared, shared};
-use crate::{clock, guc, stats};
+use crate::{clock, drawn, guc};
 use failure::Failure;
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Take;
@@ -47,7 +47,7 @@ fn segment(call: Call) -> Result<pg_sys::Datum, Error> {
         Some(id) => id,
         None => find_and_take(tag, user)?,
     };
-    stats::count_segment(user, 1);
+    drawn::segment_ids(user, 1);
     Ok(pg_sys::Datum::from(id))
 }
 
