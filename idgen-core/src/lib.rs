@@ -19,5 +19,6 @@ pub mod rate;
 pub mod seal;
 pub mod segment;
 mod sync;
+pub mod utc;
 pub mod uuid;
 pub mod uuidv7;

@@ -19,6 +19,7 @@
 //! - A token whose deadline has passed, or whose boot id has changed, is never renewed nor installed
 //!   again; it is replaced by a new grant.
 //! - A release names the exact high water that a fence of the live shared memory returned.
+//! - A lease that the store took away is not followed by another at once; see [`Loss::hold_off_ms`].
 //! - While the wall clock is not believed nothing is acquired and no ceiling is raised; deadlines are.
 //! - An answer to a request that is no longer waited for is dropped: each carries a [`Ticket`].
 //!
@@ -32,6 +33,7 @@ mod simulation;
 mod tests;
 
 use super::ledger::{Attempt, Grant};
+use super::timing::Timing;
 use super::token::{BootId, Claim, Mark, Revision, Token};
 use super::window::Leased;
 use crate::clock::{BootMs, ClockReading};
@@ -42,6 +44,14 @@ pub use transitions::next;
 /// Pause after the first failed attempt to get a lease, in ms: long against a round trip, short against
 /// the 2 s that callers wait for a lease (`idgen.lease_wait_ms`). It doubles with every further one.
 pub const RETRY_MS: u64 = 250;
+
+/// The first grant of a daemon is asked for up to this much later than it could be, so that the daemons of
+/// a whole site do not ask in one moment; nobody notices it in the start of one.
+pub const START_SPREAD_MS: u64 = 250;
+
+/// A pause is up to this much longer or shorter, in percent: who has failed together does not try again
+/// together.
+const PAUSE_SPREAD_PERCENT: u64 = 25;
 
 /// Up to 2^3 * 250 ms = 2 s while the store grants nothing: it may be back any moment.
 const GRANT_DOUBLINGS_MAX: u32 = 3;
@@ -231,6 +241,8 @@ pub struct State {
     /// Grants that failed and installations that were refused since the last lease: the pauses between
     /// them grow.
     pub setbacks: u32,
+    /// The random number of the last reading: spreads the pauses.
+    pub random: u64,
 }
 
 impl State {
@@ -242,6 +254,7 @@ impl State {
             ticket: Ticket(0),
             now: BootMs(0),
             setbacks: 0,
+            random: 0,
         }
     }
 
@@ -272,7 +285,7 @@ pub struct Reading {
     pub boot_id: BootId,
     /// Whether the wall clock is believed (see [`super::StepGuard`]).
     pub clock_good: bool,
-    /// Any number; spreads the renewals.
+    /// Any number; spreads renewals and pauses.
     pub random: u64,
 }
 
@@ -340,6 +353,8 @@ pub enum Event {
     RenewLost {
         /// Which request.
         ticket: Ticket,
+        /// `StoreLost` or `EpochAdvanced`.
+        why: Loss,
     },
     /// The server has published the renewal.
     Extended,
@@ -401,7 +416,7 @@ impl Event {
             | Self::GrantFailed { ticket, .. }
             | Self::Renewed { ticket, .. }
             | Self::RenewFailed { ticket, .. }
-            | Self::RenewLost { ticket }
+            | Self::RenewLost { ticket, .. }
             | Self::Released { ticket }
             | Self::ReleaseFailed { ticket } => Some(*ticket),
             _ => None,
@@ -418,6 +433,8 @@ pub enum Loss {
     DeadlinePassed,
     /// The store shows another holder, or none.
     StoreLost,
+    /// The store is in a newer epoch, whose leases are taken from the other half of the pool.
+    EpochAdvanced,
     /// The server would not install or extend it.
     ServerRefused,
     /// It could not be fenced before the end.
@@ -425,6 +442,24 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// How long no new lease is asked for after it; [`Loss::ServerRefused`] has a back-off of its own.
+    ///
+    /// Only a lease that the store took away needs it: whatever took it may take the next one too. One that
+    /// passed its deadline lasted for TTL - margin, so another that ends the same way does not follow sooner
+    /// than that, and callers are waiting. Shared memory that was made anew, and an epoch that an operator
+    /// opened, want a lease at once.
+    #[must_use]
+    pub fn hold_off_ms(self, timing: &Timing) -> u64 {
+        match self {
+            Self::StoreLost => timing.hold_off_ms(),
+            Self::BootIdChanged
+            | Self::DeadlinePassed
+            | Self::EpochAdvanced
+            | Self::ServerRefused
+            | Self::Unreachable => 0,
+        }
+    }
+
     /// As metrics and logs name it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -432,6 +467,7 @@ impl Loss {
             Self::BootIdChanged => "boot_id_changed",
             Self::DeadlinePassed => "deadline_passed",
             Self::StoreLost => "store_lost",
+            Self::EpochAdvanced => "epoch_advanced",
             Self::ServerRefused => "server_refused",
             Self::Unreachable => "unreachable",
         }

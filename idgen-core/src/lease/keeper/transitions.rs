@@ -1,12 +1,12 @@
 //! The transitions: one function per kind of event, each a total match over the phases.
 
 use super::{
-    Action, Event, GRANT_DOUBLINGS_MAX, Goal, Grant, Held, IllegalTransition, Loss, Phase,
-    REFUSAL_DOUBLINGS_MAX, RETRY_MS, Reading, State, Ticket,
+    Action, Event, GRANT_DOUBLINGS_MAX, Goal, Grant, Held, IllegalTransition, Loss, PAUSE_SPREAD_PERCENT,
+    Phase, REFUSAL_DOUBLINGS_MAX, RETRY_MS, Reading, START_SPREAD_MS, State, Ticket,
 };
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
-use crate::lease::timing::Timing;
+use crate::lease::timing::{Timing, spread};
 use crate::lease::token::{BootId, Claim, Mark, Revision};
 use crate::lease::window::Leased;
 use std::collections::HashSet;
@@ -32,6 +32,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         ticket: state.ticket,
         now: state.now,
         setbacks: state.setbacks,
+        random: state.random,
         actions: Vec::new(),
     };
     let phase = match event {
@@ -57,7 +58,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
             .on_renewed(state.phase, guard, ttl_ms, &leased)
             .ok_or(illegal)?,
         Event::RenewFailed { doubt, .. } => core.on_renew_failed(state.phase, doubt).ok_or(illegal)?,
-        Event::RenewLost { .. } => core.on_renew_lost(state.phase).ok_or(illegal)?,
+        Event::RenewLost { why, .. } => core.on_renew_lost(state.phase, why).ok_or(illegal)?,
         Event::Extended => core.on_extended(state.phase).ok_or(illegal)?,
         Event::ExtendRefused => core.on_extend_refused(state.phase).ok_or(illegal)?,
         Event::Fenced { marks } => core.on_fenced(state.phase, marks).ok_or(illegal)?,
@@ -70,6 +71,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         ticket: core.ticket,
         now: core.now,
         setbacks: core.setbacks,
+        random: core.random,
     };
     Ok((state, core.actions))
 }
@@ -115,6 +117,7 @@ struct Core<'a> {
     ticket: Ticket,
     now: BootMs,
     setbacks: u32,
+    random: u64,
     actions: Vec<Action>,
 }
 
@@ -131,7 +134,7 @@ impl Core<'_> {
     fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
         let pause_ms = RETRY_MS << self.setbacks.min(doublings_max);
         self.setbacks = self.setbacks.saturating_add(1);
-        pause_ms
+        spread(pause_ms, PAUSE_SPREAD_PERCENT, self.random)
     }
 
     fn give_up(&mut self, held: &Held, why: Loss) {
@@ -155,8 +158,10 @@ impl Core<'_> {
         }
     }
 
+    /// `pause_ms`: what the server's own refusals ask for.
     fn replace(&mut self, held: &Held, why: Loss, pause_ms: u64) -> Phase {
         self.give_up(held, why);
+        let pause_ms = pause_ms.max(why.hold_off_ms(self.timing));
         self.fence(
             held,
             Goal::Replace {
@@ -204,6 +209,7 @@ impl Core<'_> {
 
     fn on_reading(&mut self, phase: Phase, reading: Reading) -> Phase {
         self.now = reading.clock.boot;
+        self.random = reading.random;
         if let Some(held) = phase.held()
             && held.boot_id != reading.boot_id
         {
@@ -387,12 +393,22 @@ impl Core<'_> {
         }
     }
 
+    /// Only before the first request of all: after a crash of the server callers wait.
+    fn start_pause_ms(&self) -> u64 {
+        if self.ticket == Ticket::default() {
+            self.random % (START_SPREAD_MS + 1)
+        } else {
+            0
+        }
+    }
+
     fn on_inspected(&mut self, phase: Phase, claims: Vec<Claim>) -> Option<Phase> {
         let Phase::Arriving { boot_id } = phase else {
             return None;
         };
         if claims.is_empty() {
-            return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
+            let retry_at = self.now.saturating_add(self.start_pause_ms());
+            return Some(self.reach(Goal::Replace { retry_at }, boot_id));
         }
         let ticket = self.draw_ticket();
         self.act(Action::Probe { ticket });
@@ -533,11 +549,11 @@ impl Core<'_> {
         })
     }
 
-    fn on_renew_lost(&mut self, phase: Phase) -> Option<Phase> {
+    fn on_renew_lost(&mut self, phase: Phase, why: Loss) -> Option<Phase> {
         let Phase::Renewing { held, .. } = phase else {
             return None;
         };
-        Some(self.replace(&held, Loss::StoreLost, 0))
+        Some(self.replace(&held, why, 0))
     }
 
     fn on_extended(&mut self, phase: Phase) -> Option<Phase> {
