@@ -25,6 +25,8 @@
 //!
 //! All identities of a server are one lease: granted, renewed and given up together.
 
+mod loss;
+mod pause;
 mod transitions;
 
 #[cfg(test)]
@@ -33,33 +35,14 @@ mod simulation;
 mod tests;
 
 use super::ledger::{Attempt, Grant};
-use super::timing::Timing;
 use super::token::{BootId, Claim, Mark, Revision, Token};
 use super::window::Leased;
 use crate::clock::{BootMs, ClockReading};
 use core::fmt;
 
+pub use loss::Loss;
+pub use pause::{RETRY_MS, START_SPREAD_MS};
 pub use transitions::next;
-
-/// Pause after the first failed attempt to get a lease, in ms: long against a round trip, short against
-/// the 2 s that callers wait for a lease (`idgen.lease_wait_ms`). It doubles with every further one.
-pub const RETRY_MS: u64 = 250;
-
-/// The first grant of a daemon is asked for up to this much later than it could be, so that the daemons of
-/// a whole site do not ask in one moment; nobody notices it in the start of one.
-pub const START_SPREAD_MS: u64 = 250;
-
-/// A pause is up to this much longer or shorter, in percent: who has failed together does not try again
-/// together.
-const PAUSE_SPREAD_PERCENT: u64 = 25;
-
-/// Up to 2^3 * 250 ms = 2 s while the store grants nothing: it may be back any moment.
-const GRANT_DOUBLINGS_MAX: u32 = 3;
-
-/// Up to 2^7 * 250 ms = 32 s while the server refuses what was granted: each attempt leaves identities
-/// behind that expire only in the store, and so a pool of 512 outlasts a refusal of any length at the
-/// default TTL and number of identities.
-const REFUSAL_DOUBLINGS_MAX: u32 = 7;
 
 /// Names one request to the store, so that late answers can be told apart. 64 bits never wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -98,6 +81,18 @@ pub enum Goal {
     },
     /// End.
     Stop,
+}
+
+impl Held {
+    fn claims(&self) -> Vec<Claim> {
+        self.leased
+            .iter()
+            .map(|leased| Claim {
+                identity: leased.identity,
+                token: self.token,
+            })
+            .collect()
+    }
 }
 
 /// Where the keeper is.
@@ -209,6 +204,17 @@ impl Phase {
         }
     }
 
+    /// The request that is waited for.
+    fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Probing { ticket, .. }
+            | Self::Acquiring { ticket, .. }
+            | Self::Renewing { ticket, .. }
+            | Self::Releasing { ticket, .. } => Some(*ticket),
+            _ => None,
+        }
+    }
+
     /// The lease, where there is one that has not been given up.
     #[must_use]
     pub fn held(&self) -> Option<&Held> {
@@ -256,6 +262,15 @@ impl State {
             setbacks: 0,
             random: 0,
         }
+    }
+
+    /// After a stale answer: whatever is held may have changed in the store.
+    fn distrusting(mut self) -> Self {
+        match &mut self.phase {
+            Phase::Holding { held } | Phase::Away { held: Some(held) } => held.doubt = true,
+            _ => {}
+        }
+        self
     }
 
     /// When the next reading is needed at the latest, on the server's boot clock; `None`: no hurry.
@@ -420,56 +435,6 @@ impl Event {
             | Self::Released { ticket }
             | Self::ReleaseFailed { ticket } => Some(*ticket),
             _ => None,
-        }
-    }
-}
-
-/// Why a lease is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Loss {
-    /// The shared memory it was granted for is gone.
-    BootIdChanged,
-    /// It was not renewed in time.
-    DeadlinePassed,
-    /// The store shows another holder, or none.
-    StoreLost,
-    /// The store is in a newer epoch, whose leases are taken from the other half of the pool.
-    EpochAdvanced,
-    /// The server would not install or extend it.
-    ServerRefused,
-    /// It could not be fenced before the end.
-    Unreachable,
-}
-
-impl Loss {
-    /// How long no new lease is asked for after it; [`Loss::ServerRefused`] has a back-off of its own.
-    ///
-    /// Only a lease that the store took away needs it: whatever took it may take the next one too. One that
-    /// passed its deadline lasted for TTL - margin, so another that ends the same way does not follow sooner
-    /// than that, and callers are waiting. Shared memory that was made anew, and an epoch that an operator
-    /// opened, want a lease at once.
-    #[must_use]
-    pub fn hold_off_ms(self, timing: &Timing) -> u64 {
-        match self {
-            Self::StoreLost => timing.hold_off_ms(),
-            Self::BootIdChanged
-            | Self::DeadlinePassed
-            | Self::EpochAdvanced
-            | Self::ServerRefused
-            | Self::Unreachable => 0,
-        }
-    }
-
-    /// As metrics and logs name it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BootIdChanged => "boot_id_changed",
-            Self::DeadlinePassed => "deadline_passed",
-            Self::StoreLost => "store_lost",
-            Self::EpochAdvanced => "epoch_advanced",
-            Self::ServerRefused => "server_refused",
-            Self::Unreachable => "unreachable",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One test per rule; the simulation beside it looks for what nobody thought of.
 
+use super::pause::PAUSE_SPREAD_PERCENT;
 use super::*;
 use crate::clock::UnixMs;
 use crate::lease::ledger::{GrantPlan, PlannedGrant};

@@ -1,12 +1,10 @@
 //! The transitions: one function per kind of event, each a total match over the phases.
 
-use super::{
-    Action, Event, GRANT_DOUBLINGS_MAX, Goal, Grant, Held, IllegalTransition, Loss, PAUSE_SPREAD_PERCENT,
-    Phase, REFUSAL_DOUBLINGS_MAX, RETRY_MS, Reading, START_SPREAD_MS, State, Ticket,
-};
+use super::pause::{self, GRANT_DOUBLINGS_MAX, REFUSAL_DOUBLINGS_MAX, RETRY_MS};
+use super::{Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, Reading, State, Ticket};
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
-use crate::lease::timing::{Timing, spread};
+use crate::lease::timing::Timing;
 use crate::lease::token::{BootId, Claim, Mark, Revision};
 use crate::lease::window::Leased;
 use std::collections::HashSet;
@@ -76,41 +74,6 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
     Ok((state, core.actions))
 }
 
-impl State {
-    /// After a stale answer: whatever is held may have changed in the store.
-    fn distrusting(mut self) -> Self {
-        match &mut self.phase {
-            Phase::Holding { held } | Phase::Away { held: Some(held) } => held.doubt = true,
-            _ => {}
-        }
-        self
-    }
-}
-
-impl Phase {
-    fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Self::Probing { ticket, .. }
-            | Self::Acquiring { ticket, .. }
-            | Self::Renewing { ticket, .. }
-            | Self::Releasing { ticket, .. } => Some(*ticket),
-            _ => None,
-        }
-    }
-}
-
-impl Held {
-    fn claims(&self) -> Vec<Claim> {
-        self.leased
-            .iter()
-            .map(|leased| Claim {
-                identity: leased.identity,
-                token: self.token,
-            })
-            .collect()
-    }
-}
-
 /// What a step needs besides the phase; collects the actions.
 struct Core<'a> {
     timing: &'a Timing,
@@ -132,9 +95,9 @@ impl Core<'_> {
     }
 
     fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
-        let pause_ms = RETRY_MS << self.setbacks.min(doublings_max);
+        let pause_ms = pause::after_setbacks_ms(self.setbacks, doublings_max, self.random);
         self.setbacks = self.setbacks.saturating_add(1);
-        spread(pause_ms, PAUSE_SPREAD_PERCENT, self.random)
+        pause_ms
     }
 
     fn give_up(&mut self, held: &Held, why: Loss) {
@@ -393,21 +356,14 @@ impl Core<'_> {
         }
     }
 
-    /// Only before the first request of all: after a crash of the server callers wait.
-    fn start_pause_ms(&self) -> u64 {
-        if self.ticket == Ticket::default() {
-            self.random % (START_SPREAD_MS + 1)
-        } else {
-            0
-        }
-    }
-
     fn on_inspected(&mut self, phase: Phase, claims: Vec<Claim>) -> Option<Phase> {
         let Phase::Arriving { boot_id } = phase else {
             return None;
         };
         if claims.is_empty() {
-            let retry_at = self.now.saturating_add(self.start_pause_ms());
+            let retry_at = self
+                .now
+                .saturating_add(pause::at_start_ms(self.ticket, self.random));
             return Some(self.reach(Goal::Replace { retry_at }, boot_id));
         }
         let ticket = self.draw_ticket();
