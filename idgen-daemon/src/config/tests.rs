@@ -117,6 +117,7 @@ fn a_full_file_sets_everything() {
         endpoints,
         prefix,
         request_timeout,
+        ..
     } = config.store
     else {
         panic!("not etcd")
@@ -332,6 +333,7 @@ fn every_setting_can_come_from_the_environment() {
         endpoints,
         prefix,
         request_timeout,
+        ..
     } = config.store
     else {
         panic!("not etcd")
