@@ -160,7 +160,7 @@ fn spawn_keeper(
     let (report, reported) = watch::channel(Report::starting(leases.wanted.count(), period));
     let (metrics, stop) = (metrics.of(class), stop.clone());
     let keeper = KeeperConfig {
-        postgres: config.postgres.clone(),
+        poll: config.postgres.poll,
         class: leases.clone(),
         holder: holder.clone(),
         accept_synchronised: config.accept_synchronised,
@@ -169,16 +169,17 @@ fn spawn_keeper(
         Class::Worker => "lease keeper of workers",
         Class::Shard => "lease keeper of shards",
     };
+    let postgres = config.postgres.clone();
     let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
     match AnyStore::new(&config.store, class, ttl_ms, holder) {
         AnyStore::Postgres(store) => {
-            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         AnyStore::Etcd(store) => {
-            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }
