@@ -14,6 +14,8 @@ const CLASS: &str = "class";
 /// All metrics. Gauges that follow from a keeper's report are set when they are read.
 pub struct Metrics {
     registry: Registry,
+    /// When our own certificates expire, by file.
+    pub certificate_expiry: IntGaugeVec,
     renewals: IntCounterVec,
     failures: IntCounterVec,
     boot_id_changes: IntCounterVec,
@@ -81,6 +83,10 @@ impl Metrics {
             "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
         );
         let info = Opts::new("idgen_info", "Always 1; the label is the version of idgend.");
+        let certificate = Opts::new(
+            "idgen_certificate_expiry_timestamp_seconds",
+            "When a client certificate of idgend expires, in Unix seconds, by file; the first of its chain.",
+        );
         let info = registered(&registry, IntGaugeVec::new(info, &["version"]))?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
@@ -102,6 +108,7 @@ impl Metrics {
                 "idgen_ceiling_lead_ms",
                 "How far the lowest ceiling reaches beyond the wall clock; 0 without a lease.",
             )?,
+            certificate_expiry: registered(&registry, IntGaugeVec::new(certificate, &["file"]))?,
             pool: PoolMetrics::new(&registry)?,
             registry,
         })

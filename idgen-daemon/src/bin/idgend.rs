@@ -12,6 +12,7 @@ use idgen_daemon::lease::{
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::supervisor::Supervisor;
+use idgen_daemon::tls::{self, CertificateExpiry};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,10 +58,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    tls::install_provider();
     let arguments = Arguments::parse();
     let outcome = match (arguments.command, arguments.run) {
-        (Some(Command::CheckConfig(file)), _) => Config::load(&file.config).map(|_| ExitCode::SUCCESS),
-        (None, Some(file)) => Config::load(&file.config).and_then(run),
+        (Some(Command::CheckConfig(file)), _) => load(&file).map(|_| ExitCode::SUCCESS),
+        (None, Some(file)) => load(&file).and_then(run),
         (None, None) => Err(Error::usage("--config FILE is missing")),
     };
     match outcome {
@@ -70,6 +72,12 @@ fn main() -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+fn load(file: &ConfigFile) -> Result<Config> {
+    let config = Config::load(&file.config)?;
+    config.check_files()?;
+    Ok(config)
 }
 
 /// Errors before the log is set up are returned; later ones go there.
@@ -113,6 +121,11 @@ async fn supervise(config: Config) -> Result<()> {
         let reported = spawn_keeper(&mut supervisor, &config, class, &holder, accepts, &metrics, &stop);
         reports.push((class.class, reported));
         clocks.push((class.class, accept));
+    }
+    let certificates = config.client_certificates();
+    if !certificates.is_empty() {
+        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
+        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
     }
     if let Some(listener) = listener {
         let pages = Pages {

@@ -378,7 +378,9 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
     }
 
     async fn read_server(&mut self) -> Result<Reading> {
-        let server = match self.server.take() {
+        // One that is of no use any more is closed here, before the next one asks for its claim.
+        let open = self.server.take();
+        let server = match open.and_then(|mut server| server.is_usable().then_some(server)) {
             Some(server) => server,
             None => self.connect.connect(self.config.class.class).await?,
         };

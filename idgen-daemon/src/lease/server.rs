@@ -19,6 +19,9 @@ pub trait Connect: Send + 'static {
 
 /// A session with it. What each does is said at [`Control`].
 pub trait MintingServer: Send + Sync + 'static {
+    /// False: the session has ended, or another one is to be opened instead.
+    fn is_usable(&mut self) -> bool;
+
     /// Boot id and clocks.
     fn server_clock(&self) -> impl Future<Output = Result<ServerClock>> + Send;
 
@@ -61,6 +64,10 @@ impl Connect for PostgresConfig {
 }
 
 impl MintingServer for Control {
+    fn is_usable(&mut self) -> bool {
+        Self::is_usable(self)
+    }
+
     async fn server_clock(&self) -> Result<ServerClock> {
         self.server_clock().await
     }
