@@ -5,6 +5,8 @@
 //! else is asked of etcd, and its raft entries and processor time are taken; then plain puts run beside, as many as there
 //! are renewals, and both are timed, so that the ratio is of one run.
 
+#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, as a test does")]
+
 #[path = "../tests/e2e/kit/mod.rs"]
 #[allow(
     dead_code,
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, StatusResponse};
 use idgen_core::lease::{Class, InstanceId, Timing, TimingSpec};
-use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName};
+use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName};
 use kit::Etcd;
 use kit::etcd::Release;
 use kit::fleet::{Calls, Fleet};
@@ -82,6 +84,7 @@ fn on_etcd(etcd: &Etcd) -> impl Fn(HolderName) -> EtcdStore {
         EtcdStore::new(EtcdConfig {
             class: Class::Worker,
             endpoints: vec![endpoint.clone()],
+            security: EtcdSecurity::default(),
             prefix: "/bench".to_owned(),
             request_timeout: REQUEST_TIMEOUT,
             ttl_ms: TTL_MS,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use idgen_core::lease::{Class, Timing, TimingSpec};
 use idgen_daemon::config::parse_postgres;
-use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName, PostgresStore, PostgresStoreConfig};
+use idgen_daemon::lease::{
+    EtcdConfig, EtcdSecurity, EtcdStore, HolderName, PostgresStore, PostgresStoreConfig,
+};
 
 use crate::kit::fleet::Fleet;
 use crate::kit::{Etcd, PATIENCE, Server, eventually, eventually_true};
@@ -24,6 +26,7 @@ fn on_etcd(etcd: &Etcd, ttl_ms: u64) -> impl Fn(HolderName) -> EtcdStore {
         EtcdStore::new(EtcdConfig {
             class: Class::Worker,
             endpoints: vec![endpoint.clone()],
+            security: EtcdSecurity::default(),
             prefix: "/fleet".to_owned(),
             request_timeout: LIMIT,
             ttl_ms,

@@ -148,6 +148,10 @@ impl Connect for Stand {
 }
 
 impl MintingServer for Stand {
+    fn is_usable(&mut self) -> bool {
+        true
+    }
+
     async fn server_clock(&self) -> Result<ServerClock> {
         Ok(ServerClock {
             boot_id: self.memory.lock().expect("not poisoned").boot_id,
