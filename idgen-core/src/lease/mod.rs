@@ -35,7 +35,7 @@ pub use class::Class;
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
-pub use monitor::{ClockMonitor, ClockState, Gate, Judgement};
+pub use monitor::{ClockMonitor, ClockState, Gate, Judgement, Known};
 pub use peers::Peers;
 pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};

@@ -12,8 +12,8 @@
 
 use super::peers::{Apart, Peers};
 use super::step::{ClockVerdict, StepGuard};
-use super::sync::{Source, Sync, SyncVerdict};
-use crate::clock::ClockReading;
+use super::sync::{SAME_CLOCK_MS_MAX, Source, Sync, SyncVerdict};
+use crate::clock::{ClockReading, UnixMs};
 use core::fmt;
 
 /// What is done about a clock that nobody vouches for, or that the peers contradict.
@@ -38,6 +38,9 @@ pub enum ClockState {
     Unsynchronised(Source),
     /// It may be off by this many µs, which is too much.
     TooLoose(u64),
+    /// It is ahead (positive) of the clock of the daemon's host by this many ms, so whatever is said of that one says
+    /// nothing of it.
+    Elsewhere(i64),
     /// It was set by this many ms.
     Stepped(i64),
     /// Most peers show another time.
@@ -55,7 +58,7 @@ impl ClockState {
         match self {
             Self::Good => "good",
             Self::Loose(_) => "warn",
-            Self::Unsynchronised(_) | Self::TooLoose(_) => "unsynchronised",
+            Self::Unsynchronised(_) | Self::TooLoose(_) | Self::Elsewhere(_) => "unsynchronised",
             Self::Stepped(_) => "stepped",
             Self::Apart(_) => "apart from peers",
             Self::Listening(_) => "listening",
@@ -86,9 +89,13 @@ impl fmt::Display for ClockState {
             Self::Unsynchronised(source) => {
                 write!(f, "the clock is not synchronised, says {}", source.name())
             }
+            Self::Elsewhere(by_ms) => {
+                let (ms, side) = sides(by_ms);
+                write!(f, "the clock is {ms} ms {side} that of the daemon's host")
+            }
             Self::Stepped(by_ms) => write!(f, "the clock was set by {by_ms} ms"),
             Self::Apart(Apart { by_ms, peers }) => {
-                let (ms, side) = (by_ms.unsigned_abs(), if by_ms > 0 { "ahead of" } else { "behind" });
+                let (ms, side) = sides(by_ms);
                 write!(f, "the clock is {ms} ms {side} most of {peers} peers")
             }
             Self::Listening(0) => f.write_str("the store is asked for peers"),
@@ -96,6 +103,24 @@ impl fmt::Display for ClockState {
             Self::Unchecked => f.write_str("nobody was asked about the clock"),
         }
     }
+}
+
+fn sides(by_ms: i64) -> (u64, &'static str) {
+    (
+        by_ms.unsigned_abs(),
+        if by_ms > 0 { "ahead of" } else { "behind" },
+    )
+}
+
+/// What is known of the clock besides its readings.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// What is said of the clock of the daemon's host; `None`: nobody says anything.
+    pub sync: Option<Sync>,
+    /// What that clock showed when the server's was read.
+    pub host: UnixMs,
+    /// The clocks of the other servers.
+    pub peers: &'a Peers,
 }
 
 /// What may be done by the clock as it is.
@@ -167,31 +192,29 @@ impl ClockMonitor {
     }
 
     /// Judges a reading of the server's clocks, with what is known of it just now.
-    pub fn observe(&mut self, reading: ClockReading, sync: Option<Sync>, peers: &Peers) -> Judgement {
+    pub fn observe(&mut self, reading: ClockReading, known: Known<'_>) -> Judgement {
+        let Known { sync, host, peers } = known;
         let stepped = self.steps.observe(reading);
         let apart = peers.apart().filter(|_| self.gate != Gate::Off);
+        let vouched = sync_state(sync, ahead_of_host_ms(reading.wall, host));
         self.peers_accepted &= apart.is_some();
-        let verdict = sync.map(Sync::verdict);
-        let bad = matches!(
-            verdict,
-            Some(SyncVerdict::Unsynchronised | SyncVerdict::TooLoose) | None
-        );
-        self.sync_accepted &= bad;
+        self.sync_accepted &= !is_good(vouched);
         let state = match (stepped, apart) {
             (ClockVerdict::Stepped { by_ms }, _) => ClockState::Stepped(by_ms),
             (ClockVerdict::Good, _) if self.gate == Gate::Off => ClockState::Unchecked,
             (ClockVerdict::Good, Some(apart)) => ClockState::Apart(apart),
-            (ClockVerdict::Good, None) => self.unless_listening(sync_state(sync), peers),
+            (ClockVerdict::Good, None) => self.unless_listening(vouched, peers),
         };
         let (may_acquire, may_raise) = self.permits(state);
-        let behind_median_us = || peers.ahead_of_median_ms()?.checked_mul(1_000);
+        let ahead_of_median_us = || peers.ahead_of_median_ms()?.checked_mul(1_000);
+        let sync = sync.filter(|sync| sync.synchronised && self.gate != Gate::Off);
         Judgement {
             state,
             may_acquire,
             may_raise,
             accepted: self.is_accepted(state),
-            offset_us: sync.and_then(|sync| sync.offset_us).or_else(behind_median_us),
-            error_us_max: sync.filter(|sync| sync.synchronised).map(|sync| sync.error_us_max),
+            offset_us: sync.and_then(|sync| sync.offset_us).or_else(ahead_of_median_us),
+            error_us_max: sync.map(|sync| sync.error_us_max),
         }
     }
 
@@ -208,10 +231,13 @@ impl ClockMonitor {
     fn is_accepted(&self, state: ClockState) -> bool {
         match state {
             ClockState::Apart(_) => self.peers_accepted,
-            ClockState::Unsynchronised(_) | ClockState::TooLoose(_) | ClockState::Unchecked => {
-                self.sync_accepted && self.gate != Gate::Off
+            ClockState::Unsynchronised(_)
+            | ClockState::TooLoose(_)
+            | ClockState::Elsewhere(_)
+            | ClockState::Unchecked => self.sync_accepted && self.gate != Gate::Off,
+            ClockState::Good | ClockState::Loose(_) | ClockState::Stepped(_) | ClockState::Listening(_) => {
+                false
             }
-            ClockState::Good | ClockState::Loose(_) | ClockState::Stepped(_) | ClockState::Listening(_) => false,
         }
     }
 
@@ -231,15 +257,22 @@ fn is_good(state: ClockState) -> bool {
     matches!(state, ClockState::Good | ClockState::Loose(_))
 }
 
-fn sync_state(sync: Option<Sync>) -> ClockState {
+fn ahead_of_host_ms(server: UnixMs, host: UnixMs) -> i64 {
+    let ahead_ms = i128::from(server.0) - i128::from(host.0);
+    let limited = ahead_ms.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    i64::try_from(limited).unwrap_or(i64::MAX)
+}
+
+fn sync_state(sync: Option<Sync>, ahead_of_host_ms: i64) -> ClockState {
     let Some(sync) = sync else {
         return ClockState::Unchecked;
     };
     match sync.verdict() {
-        SyncVerdict::Good => ClockState::Good,
-        SyncVerdict::Loose => ClockState::Loose(sync.error_us_max),
         SyncVerdict::Unsynchronised => ClockState::Unsynchronised(sync.source),
         SyncVerdict::TooLoose => ClockState::TooLoose(sync.error_us_max),
+        _ if ahead_of_host_ms.unsigned_abs() > SAME_CLOCK_MS_MAX => ClockState::Elsewhere(ahead_of_host_ms),
+        SyncVerdict::Good => ClockState::Good,
+        SyncVerdict::Loose => ClockState::Loose(sync.error_us_max),
     }
 }
 
@@ -276,8 +309,17 @@ mod tests {
         }
     }
 
+    /// Of a clock that shows the same as that of the daemon's host.
+    fn known(sync: Option<Sync>, peers: &Peers, wall: u64) -> Known<'_> {
+        Known {
+            sync,
+            host: UnixMs(wall),
+            peers,
+        }
+    }
+
     fn judged(gate: Gate, sync: Option<Sync>, peers: &Peers) -> (&'static str, bool, bool) {
-        let judged = ClockMonitor::new(gate).observe(at(100_000, 0), sync, peers);
+        let judged = ClockMonitor::new(gate).observe(at(100_000, 0), known(sync, peers, 100_000));
         (judged.state.name(), judged.may_acquire, judged.may_raise)
     }
 
@@ -312,8 +354,9 @@ mod tests {
     fn a_step_counts_whatever_the_gate() {
         for gate in [Gate::Refuse, Gate::Warn, Gate::Off] {
             let mut monitor = ClockMonitor::new(gate);
-            monitor.observe(at(100_000, 0), RIGHT, &Peers::default());
-            let judged = monitor.observe(at(200_000, 100), RIGHT, &Peers::default());
+            let none = Peers::default();
+            monitor.observe(at(100_000, 0), known(RIGHT, &none, 100_000));
+            let judged = monitor.observe(at(200_000, 100), known(RIGHT, &none, 200_000));
             assert_eq!(judged.state, ClockState::Stepped(99_900));
             assert!(!judged.may_acquire && !judged.may_raise);
         }
@@ -341,7 +384,7 @@ mod tests {
             if accept {
                 monitor.accept();
             }
-            let judged = monitor.observe(at(100_000, 0), sync, peers);
+            let judged = monitor.observe(at(100_000, 0), known(sync, peers, 100_000));
             (judged.may_acquire, judged.may_raise, judged.accepted)
         };
         assert_eq!(may(false, ALONE, &none), (false, true, false));
@@ -365,10 +408,22 @@ mod tests {
     fn the_offset_is_that_of_the_time_source_or_else_of_the_peers() {
         let mut monitor = ClockMonitor::new(Gate::Warn);
         let near = peers(&[-200, -200]);
-        let judged = monitor.observe(at(100_000, 0), RIGHT, &near);
+        let judged = monitor.observe(at(100_000, 0), known(RIGHT, &near, 100_000));
         assert_eq!((judged.offset_us, judged.error_us_max), (Some(-70), Some(3_000)));
-        let judged = monitor.observe(at(100_000, 0), ALONE, &near);
+        let judged = monitor.observe(at(100_000, 0), known(ALONE, &near, 100_000));
         assert_eq!((judged.offset_us, judged.error_us_max), (Some(200_000), None));
+    }
+
+    #[test]
+    fn what_is_said_of_another_clock_says_nothing() {
+        let none = Peers::default();
+        let judge = |host| {
+            let judged = ClockMonitor::new(Gate::Refuse).observe(at(100_000, 0), known(RIGHT, &none, host));
+            (judged.state, judged.may_acquire, judged.may_raise)
+        };
+        assert_eq!(judge(99_000), (ClockState::Good, true, true));
+        assert_eq!(judge(98_999), (ClockState::Elsewhere(1_001), false, true));
+        assert_eq!(judge(101_001).0, ClockState::Elsewhere(-1_001));
     }
 
     #[test]
@@ -379,6 +434,7 @@ mod tests {
             ClockState::Loose(100_001),
             ClockState::Unsynchronised(Source::Kernel),
             ClockState::TooLoose(500_001),
+            ClockState::Elsewhere(1_001),
             ClockState::Stepped(-3),
             ClockState::Apart(apart),
             ClockState::Listening(2),

@@ -42,6 +42,8 @@ pub struct DaemonOptions {
     pub ttl_ms: u64,
     /// More lines of section `[shards]`; none: no shards.
     pub shards: String,
+    /// Lines of section `[clock]`. `None`: a machine that runs tests need not be synchronised.
+    pub clock: Option<String>,
 }
 
 impl DaemonOptions {
@@ -53,6 +55,7 @@ impl DaemonOptions {
             workers: 2,
             ttl_ms: 600_000,
             shards: String::new(),
+            clock: None,
         }
     }
 
@@ -81,15 +84,26 @@ impl DaemonOptions {
         DaemonOptions { shards, ..self }
     }
 
+    /// Lines of section `[clock]`.
+    pub fn clock(self, lines: &str) -> Self {
+        let clock = Some(lines.to_owned());
+        DaemonOptions { clock, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
             Store::Postgres(url) => format!("kind = \"postgres\"\nurl = \"{url}\""),
             Store::Etcd(endpoint) => format!("kind = \"etcd\"\nendpoints = [\"{endpoint}\"]"),
         };
+        let clock = match (&self.clock, &self.store) {
+            (Some(lines), _) => lines,
+            (None, Store::Embedded) => "",
+            (None, Store::Postgres(_) | Store::Etcd(_)) => "check = \"off\"",
+        };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n[workers]\ncount = {}\nttl_ms = {}\n\
-             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
             self.name, self.postgres_url, self.workers, self.ttl_ms, self.shards
         )
     }
