@@ -4,9 +4,7 @@ use crate::error::{Error, Result};
 use crate::lease::Report;
 use idgen_core::lease::{Class, ClockState, Judgement};
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Encoder, GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::time::Instant;
 
 const CLASS: &str = "class";

@@ -344,6 +344,12 @@ impl<S: LeaseStore> Keeper<S> {
             self.clock.forget_told();
         }
         let judged = self.clock.judge(said.clock);
+        if let (Some(news), Some(server)) = (self.clock.news(Instant::now()), &self.server)
+            && let Err(error) = server.note_clock(&news).await
+        {
+            self.server = None;
+            return Err(error);
+        }
         Ok(Reading {
             clock: said.clock,
             boot_id: said.boot_id,
