@@ -134,11 +134,11 @@ mod tests {
         assert!(local.synchronised);
         assert_eq!((local.offset_us, local.error_us_max), (Some(0), 0));
         assert!(!read(&[(55, &[3])]).unwrap().synchronised);
-        // 0.5 s slow, root delay 0.25 s, root dispersion 0.125 s.
+        // Half a second slow, root delay 0.25 s, root dispersion 0.125 s.
         let far = read(&[
-            (68, &[0, 0x80, 0, 0]),
-            (92, &[0, 0x40, 0, 0]),
-            (96, &[0, 0x20, 0, 0]),
+            (68, &[0x02, 0x80, 0, 0]),
+            (92, &[0, 0x80, 0, 0]),
+            (96, &[0, 0x40, 0, 0]),
         ])
         .unwrap();
         assert_eq!((far.offset_us, far.error_us_max), (Some(-500_000), 750_000));

@@ -30,15 +30,17 @@ pub async fn ask_for_ever(
     };
     let (said, seen) = watch::channel(first);
     let asking = async move {
-        while gate != Gate::Off {
+        if gate == Gate::Off {
+            stop.cancelled().await;
+            return Ok(());
+        }
+        loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(PERIOD) => {}
             }
             said.send_replace(ask(chrony).await);
         }
-        stop.cancelled().await;
-        Ok(())
     };
     (seen, asking)
 }
