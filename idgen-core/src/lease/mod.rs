@@ -9,6 +9,7 @@
 //!  keeper   what happened -> what to do next (one total function)
 //!  class    workers and shards               window  floor and ceiling arithmetic
 //!  pool     which workers to ask for         listed  which shards, and who has them
+//!  occupancy  how full the pool is, and who fills it
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
 //!  token    fencing tokens and names         switch  another format from a moment on
 //!  monitor  the clock: may it be gone by?    step    was it set?
@@ -22,6 +23,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod listed;
 pub mod monitor;
+pub mod occupancy;
 pub mod peers;
 pub mod pool;
 pub mod step;
@@ -36,6 +38,7 @@ pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
 pub use monitor::{ClockMonitor, ClockState, Gate, Judgement, Known};
+pub use occupancy::{Exhausted, Occupancy, Pressure};
 pub use peers::Peers;
 pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};
