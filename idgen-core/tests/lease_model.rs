@@ -101,7 +101,9 @@ fn found(scenario: Scenario, broken: Broken) {
 #[track_caller]
 fn found_in(scenario: Scenario) {
     let seen = explore(&scenario, STATES_MAX);
-    let harm = seen.harm.expect("the checker does not bite");
+    let harm = seen
+        .harm
+        .unwrap_or_else(|| panic!("the checker does not bite: {scenario:?}"));
     println!("{:?}, {} states: {harm}", scenario.broken, seen.states);
     assert_eq!(harm.rule, "one id twice");
 }
