@@ -5,7 +5,10 @@
 //! else is asked of etcd, and its raft entries and processor time are taken; then plain puts run beside, as many as there
 //! are renewals, and both are timed, so that the ratio is of one run.
 
-#![allow(clippy::expect_used, reason = "a benchmark that cannot go on ends, as a test does")]
+#![allow(
+    clippy::expect_used,
+    reason = "a benchmark that cannot go on ends, as a test does"
+)]
 
 #[path = "../tests/e2e/kit/mod.rs"]
 #[allow(

@@ -16,8 +16,8 @@ use idgen_core::lease::{
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
-    Committed, Connect, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer, Renewal, Report,
-    StoreError, StoreErrorKind, accept_channel,
+    ClockInputs, Committed, Connect, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer, Renewal,
+    Report, StoreError, StoreErrorKind, accept_channel,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
@@ -344,7 +344,7 @@ impl Fleet {
             poll: POLL,
             class,
             holder,
-            accept_synchronised: false,
+            clock: ClockInputs::unchecked(),
         };
         let (sender, report) = watch::channel(Report::starting(self.workers, POLL));
         let (_, accepts) = accept_channel();
