@@ -10,4 +10,10 @@
 mod kit;
 
 #[cfg(test)]
+mod catalogue;
+#[cfg(test)]
+mod etcd_side;
+#[cfg(test)]
 mod injection;
+#[cfg(test)]
+mod scene;

@@ -1,0 +1,24 @@
+//! Which fault is run where.
+use crate::etcd_side::*;
+use crate::kit::Release;
+
+macro_rules! on_both {
+    ($($test:ident)*) => {
+        mod on_etcd_3_4 { use super::*; $(#[test] fn $test() { super::$test(Release::V3_4); })* }
+        mod on_etcd_3_5 { use super::*; $(#[test] fn $test() { super::$test(Release::V3_5); })* }
+    };
+}
+on_both! {
+    f01_the_leader_cannot_sync
+    f02_the_leader_is_paused
+    f03_both_followers_are_paused
+    f04_a_member_is_killed
+    f05_all_members_are_killed
+    f06_a_daemon_is_cut_from_the_member_it_uses
+    f07_a_daemon_is_cut_from_all_members
+    f08_answers_are_lost_while_requests_arrive
+    f09_every_request_takes_900_ms
+    f10_every_request_takes_2_s
+    f13_history_is_compacted_and_members_are_defragmented
+    f24_members_of_two_versions
+}
