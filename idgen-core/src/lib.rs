@@ -11,6 +11,7 @@ pub mod base62;
 pub mod clock;
 pub mod contract;
 pub mod format;
+pub mod history;
 pub mod lease;
 pub mod mint;
 mod mix;
