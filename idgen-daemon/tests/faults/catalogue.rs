@@ -1,4 +1,5 @@
 //! Which fault is run where.
+use crate::daemon_side::*;
 use crate::etcd_side::*;
 use crate::kit::Release;
 
@@ -21,4 +22,13 @@ on_both! {
     f10_every_request_takes_2_s
     f13_history_is_compacted_and_members_are_defragmented
     f24_members_of_two_versions
+    f26_the_revocation_of_an_old_lease_is_lost
+    f27_the_pool_is_exhausted
+    f28_the_daemon_is_killed
+    f29_the_daemon_is_paused
+    f30_the_daemon_is_paused_between_commit_and_install
+    f32_two_daemons_for_one_server
+    f33_the_daemon_cannot_reach_its_server
+    f34_the_daemon_is_in_another_time_namespace
+    f35_the_daemon_is_starved
 }

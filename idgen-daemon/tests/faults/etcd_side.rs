@@ -11,10 +11,12 @@ use crate::scene::{FENCE, RIDE, Scene, Stage};
 /// How often the holder keys are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Below it are the keys of workers.
+pub const WORKERS: &str = "/pg_idgen/default/w/";
+
 /// Keys of holders, as any member but the stalled one sees them.
-fn holders(scene: &Scene, member: usize) -> usize {
-    let answer =
-        scene.cluster.members[member].ctl(&["get", "--prefix", "/pg_idgen/default/w/", "--keys-only"]);
+pub fn holders(scene: &Scene, member: usize) -> usize {
+    let answer = scene.cluster.members[member].ctl(&["get", "--prefix", WORKERS, "--keys-only"]);
     let keys = answer.stdout.lines();
     keys.filter(|key| key.ends_with("/holder")).count()
 }
@@ -181,13 +183,37 @@ pub fn f08_answers_are_lost_while_requests_arrive(release: Release) {
     outcome.assert_unnoticed_by(1);
 }
 
-/// Sum of all versions of the high waters: how often any of them was written.
-fn committed(scene: &Scene) -> u64 {
-    let said =
-        scene.cluster.members[0].ctl_ok(&["get", "--prefix", "/pg_idgen/default/w/", "--write-out=json"]);
-    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    let keys = said["kvs"].as_array().expect("keys");
-    keys.iter().filter_map(|key| key["version"].as_u64()).sum()
+/// How often any high water was written.
+pub fn committed(scene: &Scene) -> u64 {
+    versions(scene, |_| true)
+}
+
+/// How often the high waters were written of the identities that a side has now.
+pub fn committed_by(scene: &Scene, side: usize) -> u64 {
+    let keys: Vec<String> = scene.sides[side]
+        .open()
+        .0
+        .iter()
+        .map(|id| format!("/{id}/hw"))
+        .collect();
+    versions(scene, |key| keys.iter().any(|end| key.ends_with(end)))
+}
+
+/// Sum of the versions of high waters.
+fn versions(scene: &Scene, counts: impl Fn(&str) -> bool) -> u64 {
+    let said = scene.cluster.members[0].ctl_ok(&["get", "--prefix", WORKERS, "--write-out=fields"]);
+    let (mut sum, mut is_high_water) = (0, false);
+    for (name, value) in said.lines().filter_map(|line| line.split_once(" : ")) {
+        match name {
+            "\"Key\"" => {
+                let key = value.trim_matches('"');
+                is_high_water = key.ends_with("/hw") && counts(key);
+            }
+            "\"Version\"" if is_high_water => sum += value.parse::<u64>().expect("a version"),
+            _ => {}
+        }
+    }
+    sum
 }
 
 pub fn f09_every_request_takes_900_ms(release: Release) {

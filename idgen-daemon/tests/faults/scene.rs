@@ -135,6 +135,15 @@ impl Side {
         self.load = Some(Load::run(&self.server, options));
     }
 
+    /// Processes of the sessions of the load.
+    pub fn minting_pids(&self) -> Vec<u32> {
+        let running = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%idgen_segment(''load'')%' AND pid <> pg_backend_pid()";
+        let pids: Vec<i32> = sql::column(&mut self.client(), running);
+        pids.into_iter()
+            .map(|pid| u32::try_from(pid).expect("a pid"))
+            .collect()
+    }
+
     pub fn stop_load(&mut self) {
         if let Some(load) = self.load.take() {
             self.reports.push(load.finish());
@@ -153,6 +162,19 @@ impl Side {
         asked.elapsed()
     }
 
+    /// kill -9; the server keeps what it has.
+    pub fn kill_daemon(&mut self) {
+        self.daemon.take().expect("the daemon runs").kill();
+    }
+
+    pub fn terminate_daemon(&mut self) {
+        self.daemon.take().expect("the daemon runs").terminate();
+    }
+
+    pub fn launch_daemon(&mut self) {
+        self.daemon = Some(self.options.launch());
+    }
+
     pub fn wait_stopped(&self) {
         eventually_true(PATIENCE, "no slot is open", || self.open().0.is_empty());
     }
@@ -162,6 +184,8 @@ pub struct Scene {
     pub stage: Stage,
     pub cluster: EtcdCluster,
     pub sides: Vec<Side>,
+    /// Snowflakes that no load took.
+    pub others: Vec<i64>,
     measured: Vec<String>,
 }
 
@@ -180,6 +204,7 @@ impl Scene {
             stage,
             cluster,
             sides,
+            others: Vec::new(),
             measured: Vec::new(),
         };
         for side in &mut scene.sides {
@@ -264,6 +289,7 @@ impl Scene {
             .collect();
         let outcome = Outcome {
             reports,
+            others: std::mem::take(&mut self.others),
             usable: self.usable(),
             period: self.period(),
         };
@@ -304,6 +330,7 @@ pub fn load_options() -> LoadOptions {
 /// What the sessions of each server saw.
 pub struct Outcome {
     reports: Vec<Vec<Report>>,
+    others: Vec<i64>,
     usable: Duration,
     period: Duration,
 }
@@ -324,6 +351,7 @@ impl Outcome {
             segments.assert_unique("segment numbers of one server", 1);
             reports.iter().for_each(Report::assert_rising);
         }
+        snowflakes.extend(self.others.iter().copied());
         snowflakes.assert_unique("snowflakes of both servers", 1_000);
         uuids.assert_unique("uuids of both servers", 1_000);
         count
@@ -347,8 +375,8 @@ impl Outcome {
     pub fn assert_fenced(&self, side: usize, fault: Instant, healed: Instant) -> Duration {
         let given = self.reports[side].iter().flat_map(|report| &report.batches);
         let last = given
-            .map(|batch| batch.ended)
-            .filter(|ended| *ended < healed)
+            .map(|batch| batch.started)
+            .filter(|started| *started < healed)
             .max()
             .expect("ids before the heal");
         let stopped = last.saturating_duration_since(fault);
@@ -370,6 +398,10 @@ impl Outcome {
             self.refusals(side).next().is_some(),
             "side {side} was refused nothing"
         );
+        self.assert_refused_at_most_for_the_lease(side);
+    }
+
+    pub fn assert_refused_at_most_for_the_lease(&self, side: usize) {
         self.assert_refused_at_most_for(side, &LEASE_ENDED);
     }
 

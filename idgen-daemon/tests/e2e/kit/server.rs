@@ -109,6 +109,37 @@ impl Server {
         server
     }
 
+    /// A copy of a running server's files, with a socket of its own; it does not run yet. `standby`: it follows that
+    /// server until it is promoted.
+    pub fn backup_of(origin: &Server, standby: bool) -> Server {
+        let scratch = Scratch::new("pg");
+        let data = scratch.join("data");
+        let mut command = ServerAccount::get().command(program("pg_basebackup"), scratch.path());
+        command
+            .arg("-h")
+            .arg(origin.socket_dir())
+            .args(["-p", &PORT.to_string(), "-U", "postgres", "-c", "fast", "-D"])
+            .arg(&data);
+        if standby {
+            command.arg("-R");
+        }
+        let output = command.output().expect("run pg_basebackup");
+        assert!(
+            output.status.success(),
+            "pg_basebackup: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let server = Server {
+            postmaster: None,
+            clock: None,
+            scratch,
+            _template: None,
+        };
+        let dir = server.socket_dir().display().to_string();
+        server.set("unix_socket_directories", &dir);
+        server
+    }
+
     /// The extension, the role `idgend` and what `idgen.grant_daemon` gives it.
     pub fn install_extension(&self, database: &str) {
         let mut client = self.connect_to(database);
@@ -199,6 +230,13 @@ impl Server {
         postmaster.signal(Signal::INT);
         let status = postmaster.wait_exit(PATIENCE);
         assert!(status.success(), "fast shutdown: {status}");
+    }
+
+    /// Immediate: the next start recovers from a crash.
+    pub fn stop_at_once(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("the server runs");
+        postmaster.signal(Signal::QUIT);
+        postmaster.wait_exit(PATIENCE);
     }
 
     pub fn restart(&mut self) {
