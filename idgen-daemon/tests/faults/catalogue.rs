@@ -2,6 +2,7 @@
 use crate::daemon_side::*;
 use crate::etcd_side::*;
 use crate::kit::Release;
+use crate::postgres_side::*;
 
 macro_rules! on_both {
     ($($test:ident)*) => {
@@ -31,4 +32,14 @@ on_both! {
     f33_the_daemon_cannot_reach_its_server
     f34_the_daemon_is_in_another_time_namespace
     f35_the_daemon_is_starved
+    f36_a_backend_is_killed
+    f37_a_backend_is_killed_while_another_is_paused
+    f38_minting_backends_sleep_through_their_lease
+    f39_the_postmaster_is_killed
+    f40_the_server_is_stopped_at_once_and_in_order
+    f41_a_copy_of_the_files_runs_beside_the_original
+    f42_a_standby_is_promoted_while_the_primary_lives
+    f43_calls_are_cancelled_and_time_out
+    f44_background_workers_are_ended
+    f45_a_server_without_the_library
 }

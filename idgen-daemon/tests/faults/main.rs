@@ -18,4 +18,6 @@ mod etcd_side;
 #[cfg(test)]
 mod injection;
 #[cfg(test)]
+mod postgres_side;
+#[cfg(test)]
 mod scene;

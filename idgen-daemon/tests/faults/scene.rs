@@ -26,6 +26,9 @@ const SCHEDULING: Duration = Duration::from_millis(700);
 /// SQLSTATEs of a lease that has ended: none, window used up, deadline passed, shard not leased.
 const LEASE_ENDED: [&str; 4] = ["IG001", "IG002", "IG004", "IG014"];
 
+/// Faults of leases are under test: a refill worker that gets no processor on a busy machine is none of them.
+const PATIENT_SEGMENTS: &str = "idgen.segment_wait_ms = 30000";
+
 /// Longer than two requests that fail and one that is slow: such a fault must not be noticed.
 pub const RIDE: Duration = Duration::from_secs(9);
 /// As short as etcd allows with room for a round trip: a fault that must end the minting.
@@ -48,7 +51,10 @@ impl Stage {
             release,
             ttl,
             etcd: EtcdOptions::of(release),
-            server: ServerOptions::default(),
+            server: ServerOptions {
+                settings: vec![PATIENT_SEGMENTS.to_owned()],
+                ..Default::default()
+            },
             members: 3,
         }
     }
@@ -160,6 +166,14 @@ impl Side {
         let asked = Instant::now();
         self.wait_statements(2);
         asked.elapsed()
+    }
+
+    /// The sessions do what they are in the middle of once `wake` was called, and no more.
+    pub fn stop_load_after(&mut self, wake: impl FnOnce()) {
+        let load = self.load.take().expect("a load");
+        load.ask_to_stop();
+        wake();
+        self.reports.push(load.finish());
     }
 
     /// kill -9; the server keeps what it has.

@@ -128,8 +128,13 @@ impl Load {
         });
     }
 
-    pub fn finish(self) -> Report {
+    /// Each session ends after the statement that it runs.
+    pub fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub fn finish(self) -> Report {
+        self.ask_to_stop();
         let mut all = Report::default();
         for session in self.sessions {
             let mut report = session.join().expect("a session of the load");
