@@ -12,6 +12,8 @@ mod kit;
 #[cfg(test)]
 mod catalogue;
 #[cfg(test)]
+mod clock_side;
+#[cfg(test)]
 mod daemon_side;
 #[cfg(test)]
 mod etcd_side;

@@ -133,6 +133,11 @@ impl Side {
         sql::value(&mut self.client(), ceiling)
     }
 
+    pub fn deadline_ms(&self) -> i64 {
+        let deadline = "SELECT coalesce(max(deadline_ms), 0) FROM idgen.slot_states() WHERE state = 'open'";
+        sql::value(&mut self.client(), deadline)
+    }
+
     pub fn boot_id(&self) -> String {
         sql::value(&mut self.client(), "SELECT boot_id::text FROM idgen.health")
     }

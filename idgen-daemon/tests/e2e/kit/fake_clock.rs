@@ -91,7 +91,8 @@ fn uptime_ms() -> i64 {
     number(whole) * 1_000 + number(hundredths) * 10
 }
 
-fn library() -> PathBuf {
+/// What is preloaded.
+pub fn library() -> PathBuf {
     let dirs = fs::read_dir(LIBRARY_DIRS).into_iter().flatten().flatten();
     let mut found = dirs
         .map(|dir| dir.path().join(LIBRARY))

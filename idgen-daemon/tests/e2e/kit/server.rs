@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
 
-use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
+use super::process::{Process, ServerAccount, Signal, free_ports, pids_in, print_tail, signal_pid};
 use super::wait::within;
 use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
 
@@ -32,6 +32,9 @@ pub struct ServerOptions {
     /// A wall clock that the test sets: [`Server::clock`].
     pub fake_clock: bool,
     pub settings: Vec<String>,
+    /// Directory of a [`CertDir`](super::CertDir): at 127.0.0.1 there is TLS, and nobody without a certificate of its
+    /// authority that names the user. The socket stays open for all.
+    pub certs: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -43,6 +46,7 @@ impl Default for ServerOptions {
             own_identity: false,
             fake_clock: false,
             settings: Vec::new(),
+            certs: None,
         }
     }
 }
@@ -50,6 +54,7 @@ impl Default for ServerOptions {
 pub struct Server {
     postmaster: Option<Process>,
     clock: Option<FakeClock>,
+    port: u16,
     scratch: Scratch,
     _template: Option<Arc<Scratch>>,
 }
@@ -89,6 +94,7 @@ impl Server {
         let mut server = Server {
             postmaster: None,
             clock: options.fake_clock.then(|| FakeClock::new(&scratch)),
+            port: PORT,
             scratch,
             _template: template,
         };
@@ -97,6 +103,9 @@ impl Server {
             "unix_socket_directories",
             &server.socket_dir().display().to_string(),
         );
+        if let Some(certs) = &options.certs {
+            server.listen_with(certs);
+        }
         server.set("shared_buffers", "32MB");
         server.set_preload(options.preload);
         for setting in &options.settings {
@@ -118,7 +127,15 @@ impl Server {
         command
             .arg("-h")
             .arg(origin.socket_dir())
-            .args(["-p", &PORT.to_string(), "-U", "postgres", "-c", "fast", "-D"])
+            .args([
+                "-p",
+                &origin.port.to_string(),
+                "-U",
+                "postgres",
+                "-c",
+                "fast",
+                "-D",
+            ])
             .arg(&data);
         if standby {
             command.arg("-R");
@@ -132,12 +149,43 @@ impl Server {
         let server = Server {
             postmaster: None,
             clock: None,
+            port: origin.port,
             scratch,
             _template: None,
         };
         let dir = server.socket_dir().display().to_string();
         server.set("unix_socket_directories", &dir);
         server
+    }
+
+    fn listen_with(&mut self, certs: &Path) {
+        let [port] = free_ports();
+        self.port = port;
+        self.set("port", &port.to_string());
+        self.set("listen_addresses", "127.0.0.1");
+        self.set("ssl", "on");
+        for (setting, file) in [
+            ("ssl_ca_file", "ca.pem"),
+            ("ssl_cert_file", "server.pem"),
+            ("ssl_key_file", "server.key"),
+        ] {
+            self.set(setting, &certs.join(file).display().to_string());
+        }
+        let rules = "local all all trust\nhostssl all all 127.0.0.1/32 cert\n";
+        fs::write(self.data_dir().join("pg_hba.conf"), rules).expect("write pg_hba.conf");
+    }
+
+    /// SIGHUP: certificates and settings are read anew.
+    pub fn reload(&self) {
+        self.postmaster
+            .as_ref()
+            .expect("the server runs")
+            .signal(Signal::HUP);
+    }
+
+    /// For the daemon's config, over TCP; `tls` are the parameters for TLS.
+    pub fn tcp_url(&self, host: &str, tls: &str) -> String {
+        format!("host={host} port={} user=idgend dbname=postgres {tls}", self.port)
     }
 
     /// The extension, the role `idgend` and what `idgen.grant_daemon` gives it.
@@ -281,7 +329,7 @@ impl Server {
         let mut config = Config::new();
         config
             .host_path(self.socket_dir())
-            .port(PORT)
+            .port(self.port)
             .user("postgres")
             .dbname("postgres");
         config.connect_timeout(Duration::from_secs(5));
@@ -317,8 +365,9 @@ impl Server {
 
     pub fn daemon_url_to(&self, database: &str) -> String {
         format!(
-            "host={} port={PORT} user=idgend dbname={database}",
-            self.socket_dir().display()
+            "host={} port={} user=idgend dbname={database}",
+            self.socket_dir().display(),
+            self.port
         )
     }
 
@@ -328,7 +377,7 @@ impl Server {
         command
             .arg("-h")
             .arg(self.socket_dir())
-            .args(["-p", &PORT.to_string(), "-U", "postgres"]);
+            .args(["-p", &self.port.to_string(), "-U", "postgres"]);
         command
     }
 }
