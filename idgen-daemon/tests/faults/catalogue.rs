@@ -18,8 +18,6 @@ const BOTH_RELEASES_MIN: usize = 40;
 enum Run {
     /// On clusters of either release, by tests of this program.
     OnBoth(&'static str),
-    /// By tests of another program, and on which etcd.
-    Elsewhere { etcd: &'static str, tests: &'static str },
     /// Not run, and why.
     Not(&'static str),
 }
