@@ -57,6 +57,8 @@ pub struct DaemonOptions {
     pub clock: Option<String>,
     /// More lines of section `[store]`.
     pub store_more: String,
+    /// A program that runs it, with its arguments; none: it runs by itself.
+    pub wrapper: Vec<String>,
 }
 
 impl DaemonOptions {
@@ -71,6 +73,7 @@ impl DaemonOptions {
             shards: String::new(),
             clock: None,
             store_more: String::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -117,6 +120,11 @@ impl DaemonOptions {
         DaemonOptions { store_more, ..self }
     }
 
+    pub fn wrapped_in(self, wrapper: &[&str]) -> Self {
+        let wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        DaemonOptions { wrapper, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
@@ -146,8 +154,13 @@ impl DaemonOptions {
         let scratch = Scratch::new("idgend");
         let config = scratch.join("idgend.toml");
         fs::write(&config, self.config()).expect("write config");
-        let mut command = Command::new(IDGEND);
-        command.current_dir(scratch.path()).arg("--config").arg(&config);
+        let mut words = self.wrapper.iter().map(String::as_str).chain([IDGEND]);
+        let mut command = Command::new(words.next().unwrap_or(IDGEND));
+        command
+            .args(words)
+            .current_dir(scratch.path())
+            .arg("--config")
+            .arg(&config);
         let process = Process::spawn(
             &format!("idgend {}", self.name),
             command,
