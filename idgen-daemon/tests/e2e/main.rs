@@ -18,9 +18,13 @@ mod kit;
 #[cfg(test)]
 mod clock;
 #[cfg(test)]
+mod collision;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
+#[cfg(test)]
+mod fencing;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
