@@ -13,7 +13,7 @@ use crate::postgres::{Control, InstallOutcome};
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, Cell, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard,
+    Action, Anchor, BootId, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard,
     Token, next,
 };
 use std::collections::VecDeque;
@@ -55,6 +55,8 @@ pub struct Keeper<S> {
     /// What the server said last, and when.
     boot_id: Option<BootId>,
     server_cell: Option<CellId>,
+    /// What the server remembered of its store when it was connected to.
+    anchors: Vec<Anchor>,
     reading: Option<(ClockReading, Instant)>,
     look_at: Instant,
     lost_at: Instant,
@@ -85,6 +87,7 @@ impl<S: LeaseStore> Keeper<S> {
             steps: StepGuard::new(),
             boot_id: None,
             server_cell: None,
+            anchors: Vec::new(),
             reading: None,
             look_at: now,
             lost_at: now,
@@ -189,7 +192,10 @@ impl<S: LeaseStore> Keeper<S> {
         match action {
             Action::ReadClock => self.look_at = Instant::now(),
             Action::Inspect => return self.inspect().await.map(Some),
-            Action::Probe { ticket } => self.desk.submit(Request::Probe { ticket }),
+            Action::Probe { ticket } => {
+                let anchors = self.anchors.clone();
+                self.desk.submit(Request::Probe { ticket, anchors });
+            }
             Action::Acquire {
                 ticket,
                 boot_id,
@@ -200,6 +206,7 @@ impl<S: LeaseStore> Keeper<S> {
                     ticket,
                     boot_id,
                     server_cell: self.server_cell,
+                    anchors: self.anchors.clone(),
                     reading,
                     doubt,
                     memory: self.memory.clone(),
@@ -247,10 +254,10 @@ impl<S: LeaseStore> Keeper<S> {
         let Some(server) = &self.server else {
             return Ok(Event::ServerLost);
         };
-        let cell = self.desk.cell();
+        let (cell, anchor) = (self.desk.cell(), self.desk.anchor());
         let (what, event) = match action {
-            Action::Install { held, anchor } => {
-                let outcome = server.install(&held, known(cell)?, anchor).await;
+            Action::Install { held, anchor: good } => {
+                let outcome = server.install(&held, known(cell)?, known(anchor)?, good).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -260,8 +267,8 @@ impl<S: LeaseStore> Keeper<S> {
                     outcome.map(|outcome| judge(outcome, Event::Installed, Event::InstallRefused)),
                 )
             }
-            Action::Extend { held, anchor } => {
-                let outcome = server.extend(&held, known(cell)?, anchor).await;
+            Action::Extend { held, anchor: good } => {
+                let outcome = server.extend(&held, known(cell)?, known(anchor)?, good).await;
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -334,7 +341,11 @@ impl<S: LeaseStore> Keeper<S> {
     async fn read_server(&mut self) -> Result<Reading> {
         let server = match self.server.take() {
             Some(server) => server,
-            None => Control::open(&self.config.postgres, self.config.class.class).await?,
+            None => {
+                let server = Control::open(&self.config.postgres, self.config.class.class).await?;
+                self.anchors = server.anchors().await?;
+                server
+            }
         };
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
@@ -455,8 +466,8 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
 }
 
 /// Whoever holds a lease has read the store.
-fn known(cell: Option<&Cell>) -> Result<&Cell> {
-    cell.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
+fn known<T>(of_store: Option<&T>) -> Result<&T> {
+    of_store.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
 }
 
 /// As they stand in a lease: in rising order.

@@ -19,7 +19,7 @@ pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::AnyStore;
 pub use report::Report;
-pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 

@@ -7,7 +7,7 @@ use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::SHARDED;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
+use idgen_core::lease::{Anchor, BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -125,6 +125,22 @@ impl Control {
         })
     }
 
+    /// What the server remembers of its lease store, in the order of the classes; the rows that only one class has
+    /// are remembered for this one.
+    pub async fn anchors(&self) -> Result<Vec<Anchor>> {
+        read_anchors(&self.session, Some(self.class)).await
+    }
+
+    /// Has the server write down how far the store has come. On its disk when this returns.
+    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> std::result::Result<(), PgError> {
+        let (boot_id, text) = (Uuid::from_u128(boot_id.0), anchor.to_string());
+        let store = "SELECT idgen.store_anchor($1, $2, $3)";
+        self.session
+            .rows(store, &[&boot_id, &self.class.name(), &text])
+            .await
+            .map(drop)
+    }
+
     /// Every identity of the class that shared memory knows of.
     pub async fn slots(&self) -> Result<Vec<OpenSlot>> {
         let rows = self
@@ -157,8 +173,17 @@ impl Control {
             .collect()
     }
 
-    /// Opens every identity of the lease.
-    pub async fn install(&self, held: &Held, cell: &Cell, anchor: ClockReading) -> Result<InstallOutcome> {
+    /// Opens every identity of the lease. What the store has shown is written down before.
+    pub async fn install(
+        &self,
+        held: &Held,
+        cell: &Cell,
+        store: &Anchor,
+        anchor: ClockReading,
+    ) -> Result<InstallOutcome> {
+        if let Err(error) = self.remember(held.boot_id, store).await {
+            return outcome(Err(error));
+        }
         let lease = LeaseArgs::new(held)?;
         let answer = self
             .session
@@ -192,8 +217,12 @@ impl Control {
         &self,
         held: &Held,
         cell: &Cell,
+        store: &Anchor,
         anchor: Option<ClockReading>,
     ) -> Result<InstallOutcome> {
+        if let Err(error) = self.remember(held.boot_id, store).await {
+            return outcome(Err(error));
+        }
         let lease = LeaseArgs::new(held)?;
         let wall_ms = anchor.map(|anchor| signed(anchor.wall.0)).transpose()?;
         let boottime_ms = anchor.map(|anchor| signed(anchor.boot.0)).transpose()?;
@@ -265,6 +294,26 @@ impl Control {
         }
         Ok(Some(marks))
     }
+}
+
+/// Anchors of the server; a witness is a row of one class, so those of others are left out.
+pub async fn read_anchors(session: &Session, class: Option<Class>) -> Result<Vec<Anchor>> {
+    let rows = session
+        .rows("SELECT kind, anchor FROM idgen.anchors() ORDER BY kind", &[])
+        .await
+        .map_err(explain)?;
+    rows.iter()
+        .map(|row| {
+            let (kind, text): (String, String) = (column(row, 0)?, column(row, 1)?);
+            let anchor: Anchor = text
+                .parse()
+                .map_err(|error| Error::runtime(format!("the server's {kind} anchor: {error}")))?;
+            let witness = anchor
+                .witness
+                .filter(|_| class.is_some_and(|class| class.name() == kind));
+            Ok(Anchor { witness, ..anchor })
+        })
+        .collect()
 }
 
 /// What ids of the class look like: that of workers is a property of the cell, that of shards is fixed.
@@ -350,6 +399,9 @@ fn explain(error: PgError) -> Error {
         Some("IG011") => Error::refused(format!("the extension is not preloaded: {text}"))
             .with_hint("set shared_preload_libraries = 'pg_idgen' in postgresql.conf and restart postgres"),
         Some("IG105" | "IG106" | "IG009") => Error::refused(text),
+        Some("IG107") => Error::retry(text).with_hint(
+            "nothing is leased until that is settled; docs/operations.md has a section on anchors",
+        ),
         Some("42501") => Error::retry(text)
             .with_hint("as a superuser, run SELECT idgen.grant_daemon('ROLE') for the role of idgend"),
         _ => Error::retry(text),
