@@ -8,11 +8,13 @@ build_packages=(gcc libc6-dev clang libclang-dev protobuf-compiler libprotobuf-d
 store_packages=(etcd-server etcd-client)
 # Sets the wall clock of one server in the end-to-end tests.
 clock_packages=(libfaketime)
+# Make syncs slow or fail, and cut the network of a process, in the tests of faults.
+fault_packages=(strace iproute2)
 server_packages=("postgresql-$DEBIAN_PG_MAJOR" "postgresql-server-dev-$DEBIAN_PG_MAJOR")
 
 # A server named by PG_CONFIG= is the caller's own; nothing of it is installed here.
 wanted_packages() {
-    printf '%s\n' "${build_packages[@]}" "${store_packages[@]}" "${clock_packages[@]}"
+    printf '%s\n' "${build_packages[@]}" "${store_packages[@]}" "${clock_packages[@]}" "${fault_packages[@]}"
     if [ -z "${PG_CONFIG:-}" ] || [ "$PG_CONFIG" = "$DEBIAN_PG_CONFIG" ]; then
         printf '%s\n' "${server_packages[@]}"
     fi

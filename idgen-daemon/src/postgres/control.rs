@@ -87,6 +87,11 @@ impl Control {
         Ok(Self { session, class })
     }
 
+    /// False once the connection has ended, or was made with certificates that others have replaced since.
+    pub fn is_usable(&mut self) -> bool {
+        self.session.is_usable()
+    }
+
     /// Waits until the connection has ended.
     pub async fn closed(&mut self) {
         self.session.closed().await;
@@ -132,13 +137,18 @@ impl Control {
     }
 
     /// Has the server write down how far the store has come. On its disk when this returns.
-    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> std::result::Result<(), PgError> {
+    pub async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
         let (boot_id, text) = (Uuid::from_u128(boot_id.0), anchor.to_string());
         let store = "SELECT idgen.store_anchor($1, $2, $3)";
-        self.session
+        match self
+            .session
             .rows(store, &[&boot_id, &self.class.name(), &text])
             .await
-            .map(drop)
+        {
+            Ok(_) => Ok(InstallOutcome::Done),
+            Err(error) if error.sqlstate() == Some("IG101") => Ok(InstallOutcome::Forgot),
+            Err(error) => Err(explain(error)),
+        }
     }
 
     /// Every identity of the class that shared memory knows of.
@@ -173,17 +183,8 @@ impl Control {
             .collect()
     }
 
-    /// Opens every identity of the lease. What the store has shown is written down before.
-    pub async fn install(
-        &self,
-        held: &Held,
-        cell: &Cell,
-        store: &Anchor,
-        anchor: ClockReading,
-    ) -> Result<InstallOutcome> {
-        if let Err(error) = self.remember(held.boot_id, store).await {
-            return outcome(Err(error));
-        }
+    /// Opens every identity of the lease.
+    pub async fn install(&self, held: &Held, cell: &Cell, anchor: ClockReading) -> Result<InstallOutcome> {
         let lease = LeaseArgs::new(held)?;
         let answer = self
             .session
@@ -217,12 +218,8 @@ impl Control {
         &self,
         held: &Held,
         cell: &Cell,
-        store: &Anchor,
         anchor: Option<ClockReading>,
     ) -> Result<InstallOutcome> {
-        if let Err(error) = self.remember(held.boot_id, store).await {
-            return outcome(Err(error));
-        }
         let lease = LeaseArgs::new(held)?;
         let wall_ms = anchor.map(|anchor| signed(anchor.wall.0)).transpose()?;
         let boottime_ms = anchor.map(|anchor| signed(anchor.boot.0)).transpose()?;

@@ -8,6 +8,11 @@
 //! the server as it does in the Makefile.
 
 #[cfg(test)]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the kit is shared with the tests of faults"
+)]
 mod kit;
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl EtcdStore {
             .await?;
         let (cluster_id, revision) = header_of(answer.header())?;
         if let Err(error) = self.pins.judge_look(cluster_id, revision) {
-            self.rotate();
+            self.link.rotate();
             return Err(error);
         }
         let answers: Vec<GetResponse> = answer

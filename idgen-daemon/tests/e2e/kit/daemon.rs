@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use super::process::{Process, Signal};
-use super::{Etcd, PATIENCE, Scratch, Server, eventually, http};
+use super::{Etcd, EtcdCluster, PATIENCE, Proxy, Scratch, Server, eventually, http};
 
 pub const IDGEND: &str = env!("CARGO_BIN_EXE_idgend");
 pub const IDGENCTL: &str = env!("CARGO_BIN_EXE_idgenctl");
@@ -18,8 +18,8 @@ pub enum Store {
     Embedded,
     /// In the database of another server: its URL.
     Postgres(String),
-    /// Endpoint of an etcd.
-    Etcd(String),
+    /// Endpoints of an etcd.
+    Etcd(Vec<String>),
 }
 
 impl Store {
@@ -28,7 +28,16 @@ impl Store {
     }
 
     pub fn etcd(etcd: &Etcd) -> Store {
-        Store::Etcd(etcd.endpoint())
+        Store::Etcd(vec![etcd.endpoint()])
+    }
+
+    pub fn cluster(cluster: &EtcdCluster) -> Store {
+        Store::Etcd(cluster.endpoints())
+    }
+
+    /// The members behind their proxies.
+    pub fn behind(proxies: &[Proxy]) -> Store {
+        Store::Etcd(proxies.iter().map(Proxy::endpoint).collect())
     }
 }
 
@@ -40,8 +49,12 @@ pub struct DaemonOptions {
     pub store: Store,
     pub workers: u32,
     pub ttl_ms: u64,
+    /// More lines of section `[workers]`.
+    pub workers_more: String,
     /// More lines of section `[shards]`; none: no shards.
     pub shards: String,
+    /// More lines of section `[store]`.
+    pub store_more: String,
 }
 
 impl DaemonOptions {
@@ -52,7 +65,9 @@ impl DaemonOptions {
             store: Store::Embedded,
             workers: 2,
             ttl_ms: 600_000,
+            workers_more: String::new(),
             shards: String::new(),
+            store_more: String::new(),
         }
     }
 
@@ -81,16 +96,34 @@ impl DaemonOptions {
         DaemonOptions { shards, ..self }
     }
 
+    /// Lines such as `period_ms = 1000`.
+    pub fn workers_more(self, lines: &str) -> Self {
+        let workers_more = format!("{lines}\n");
+        DaemonOptions { workers_more, ..self }
+    }
+
+    /// Lines such as `request_timeout_ms = 500`.
+    pub fn store_more(self, lines: &str) -> Self {
+        let store_more = format!("{lines}\n");
+        DaemonOptions { store_more, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
             Store::Postgres(url) => format!("kind = \"postgres\"\nurl = \"{url}\""),
-            Store::Etcd(endpoint) => format!("kind = \"etcd\"\nendpoints = [\"{endpoint}\"]"),
+            Store::Etcd(endpoints) => format!("kind = \"etcd\"\nendpoints = {endpoints:?}"),
         };
         format!(
-            "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n[workers]\ncount = {}\nttl_ms = {}\n\
+            "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
              [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
-            self.name, self.postgres_url, self.workers, self.ttl_ms, self.shards
+            self.name,
+            self.postgres_url,
+            self.store_more,
+            self.workers,
+            self.ttl_ms,
+            self.workers_more,
+            self.shards
         )
     }
 
@@ -141,6 +174,10 @@ impl Daemon {
 
     pub fn log(&self) -> String {
         self.process.log()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub fn signal(&self, signal: Signal) {

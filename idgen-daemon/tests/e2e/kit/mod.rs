@@ -3,9 +3,12 @@
 pub mod daemon;
 pub mod etcd;
 pub mod fake_clock;
+pub mod fault;
 pub mod http;
 pub mod load;
+pub mod pki;
 pub mod process;
+pub mod proxy;
 pub mod scratch;
 pub mod seal;
 pub mod server;
@@ -14,9 +17,12 @@ pub mod unique;
 pub mod wait;
 
 pub use daemon::{Daemon, DaemonOptions, Store};
-pub use etcd::Etcd;
+pub use etcd::{Etcd, EtcdCluster, EtcdOptions, Release};
 pub use fake_clock::FakeClock;
+pub use fault::{Pause, SyncFault, SyncFaultGuard};
 pub use load::Load;
+pub use pki::{Authority, CertDir};
+pub use proxy::{Flow, Mode, Proxy};
 pub use scratch::Scratch;
 pub use server::{Server, ServerOptions};
 pub use wait::{eventually, eventually_true};
