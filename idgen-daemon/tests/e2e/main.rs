@@ -16,6 +16,8 @@
 mod kit;
 
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clock;
 #[cfg(test)]
 mod crash;
@@ -49,5 +51,7 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod vectors;

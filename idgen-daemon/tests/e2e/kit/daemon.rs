@@ -240,6 +240,32 @@ impl Daemon {
         });
     }
 
+    /// Waits until `/readyz` says no, with this among the reasons, and returns all of it.
+    pub fn wait_unready_with(&mut self, reason: &str) -> String {
+        let mut last = String::new();
+        let said = super::wait::within(PATIENCE, || {
+            if let Some((status, body)) = self.get("/readyz") {
+                last = body;
+                return status == 503 && last.contains(reason);
+            }
+            false
+        });
+        assert!(said, "/readyz does not say `{reason}` but `{last}`");
+        last
+    }
+
+    /// Waits until the log has a line with all of these.
+    pub fn wait_log(&self, parts: &[&str]) {
+        let what = format!("a line with {parts:?} in the log");
+        eventually(PATIENCE, &what, || {
+            let log = self.log();
+            let found = log
+                .lines()
+                .any(|line| parts.iter().all(|part| line.contains(part)));
+            found.then_some(())
+        });
+    }
+
     /// Waits until `/readyz` says no, and returns why.
     pub fn wait_unready(&mut self) -> String {
         eventually(PATIENCE, "/readyz says 503", || {
