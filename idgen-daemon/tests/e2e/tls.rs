@@ -4,7 +4,7 @@
 use crate::kit::pki::Leaf;
 use crate::kit::{
     Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions,
-    Store, eventually, eventually_true, sql,
+    Store, eventually_true, sql,
 };
 
 const SHORT_TTL_MS: u64 = 9_000;
@@ -253,19 +253,9 @@ fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
     daemon.terminate();
 }
 
-/// Waits for some more renewals.
 fn renews(daemon: &mut Daemon, more: u64) {
-    let mut count = || -> Option<u64> {
-        let (_, metrics) = daemon.get("/metrics")?;
-        let line = metrics
-            .lines()
-            .find(|line| line.starts_with("idgen_renewals_total{class=\"worker\"}"))?;
-        line.rsplit(' ').next()?.parse().ok()
-    };
-    let goal = eventually(PATIENCE, "the metric", &mut count) + more;
-    eventually_true(PATIENCE, "leases are renewed", || {
-        count().is_some_and(|count| count >= goal)
-    });
+    let goal = daemon.renewals() + more;
+    eventually_true(PATIENCE, "leases are renewed", || daemon.renewals() >= goal);
 }
 
 // --- Postgres ---

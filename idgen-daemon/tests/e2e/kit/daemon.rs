@@ -55,6 +55,8 @@ pub struct DaemonOptions {
     pub shards: String,
     /// More lines of section `[store]`.
     pub store_more: String,
+    /// More variables of the environment.
+    pub env: Vec<(String, String)>,
 }
 
 impl DaemonOptions {
@@ -68,6 +70,7 @@ impl DaemonOptions {
             workers_more: String::new(),
             shards: String::new(),
             store_more: String::new(),
+            env: Vec::new(),
         }
     }
 
@@ -134,6 +137,7 @@ impl DaemonOptions {
         fs::write(&config, self.config()).expect("write config");
         let mut command = Command::new(IDGEND);
         command.current_dir(scratch.path()).arg("--config").arg(&config);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let process = Process::spawn(
             &format!("idgend {}", self.name),
             command,
@@ -252,6 +256,14 @@ impl Daemon {
         });
         assert!(said, "/readyz does not say `{reason}` but `{last}`");
         last
+    }
+
+    /// Renewals of workers that the store has committed since its start.
+    pub fn renewals(&mut self) -> u64 {
+        let (_, metrics) = eventually(PATIENCE, "the metrics", || self.get("/metrics"));
+        let name = "idgen_renewals_total{class=\"worker\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+        count.and_then(|count| count.parse().ok()).expect("a number")
     }
 
     /// Waits until the log has a line with all of these.
