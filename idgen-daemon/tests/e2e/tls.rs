@@ -368,10 +368,8 @@ fn a_wrong_postgres_or_a_wrong_certificate_is_told_apart_and_gives_no_lease() {
         assert_not_told(&daemon.log(), &authority.client("idgend"));
         daemon.terminate();
     }
-    let mut daemon = {
-        options.postgres_url = server.tcp_url("127.0.0.1", &full);
-        options.launch()
-    };
+    // The last of them is mended in place.
+    let mut daemon = options.launch();
     daemon.wait_unready();
     certs.put("client", &authority.client("idgend"));
     daemon.wait_ready();
