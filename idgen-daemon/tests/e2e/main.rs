@@ -16,6 +16,8 @@
 mod kit;
 
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clock;
 #[cfg(test)]
 mod collision;
@@ -55,5 +57,7 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod vectors;
