@@ -34,6 +34,8 @@ mod format;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod leases_list;
+#[cfg(test)]
 mod order;
 #[cfg(test)]
 mod public;
