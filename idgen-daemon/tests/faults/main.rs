@@ -18,7 +18,11 @@ mod daemon_side;
 #[cfg(test)]
 mod etcd_side;
 #[cfg(test)]
+mod incident;
+#[cfg(test)]
 mod injection;
+#[cfg(test)]
+mod outage;
 #[cfg(test)]
 mod postgres_side;
 #[cfg(test)]

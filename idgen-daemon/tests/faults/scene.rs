@@ -128,8 +128,15 @@ impl Side {
         self.open().1
     }
 
+    pub fn worker_token(&self) -> i64 {
+        let token = "SELECT coalesce(max(token_revision), 0) FROM idgen.slot_states()
+                      WHERE state = 'open' AND kind = 'worker'";
+        sql::value(&mut self.client(), token)
+    }
+
     pub fn ceiling_ms(&self) -> i64 {
-        let ceiling = "SELECT coalesce(max(ceiling_ms), 0) FROM idgen.slot_states() WHERE state = 'open'";
+        let ceiling = "SELECT coalesce(max(ceiling_ms), 0) FROM idgen.slot_states()
+                        WHERE state = 'open' AND kind = 'worker'";
         sql::value(&mut self.client(), ceiling)
     }
 
