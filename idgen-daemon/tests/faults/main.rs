@@ -27,3 +27,5 @@ mod outage;
 mod postgres_side;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod security_side;

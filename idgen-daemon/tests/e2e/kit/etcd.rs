@@ -259,6 +259,13 @@ impl Etcd {
         self.process.as_ref().expect("etcd runs").id()
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.process
+            .as_mut()
+            .is_some_and(|process| process.exited().is_some())
+    }
+
     pub fn log(&self) -> String {
         self.process.as_ref().map(Process::log).unwrap_or_default()
     }
