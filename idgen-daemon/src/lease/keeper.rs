@@ -3,6 +3,7 @@
 use super::clock::{AcceptRequests, kernel_clock};
 use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Desk, Request};
+use super::history;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::store::{HolderName, LeaseStore};
@@ -248,12 +249,15 @@ impl<S: LeaseStore> Keeper<S> {
             return Ok(Event::ServerLost);
         };
         let cell = self.desk.cell();
+        let class = self.config.class.class;
         let (what, event) = match action {
             Action::Install { held, anchor } => {
+                history::publishing(class, &held);
                 let outcome = server.install(&held, known(cell)?, anchor).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
+                    history::installed(class, &held);
                 }
                 (
                     "install",
@@ -261,6 +265,7 @@ impl<S: LeaseStore> Keeper<S> {
                 )
             }
             Action::Extend { held, anchor } => {
+                history::publishing(class, &held);
                 let outcome = server.extend(&held, known(cell)?, anchor).await;
                 (
                     "extend",
@@ -269,6 +274,9 @@ impl<S: LeaseStore> Keeper<S> {
             }
             Action::Fence { boot_id, claims } => {
                 let fenced = server.fence(boot_id, &claims).await;
+                if let Ok(Some(marks)) = &fenced {
+                    history::fenced(class, boot_id, marks);
+                }
                 let event = |marks| match marks {
                     Some(marks) => Event::Fenced { marks },
                     None => Event::ServerForgot,

@@ -55,6 +55,7 @@ pub struct DaemonOptions {
     pub shards: String,
     /// More lines of section `[store]`.
     pub store_more: String,
+    pub log_level: &'static str,
 }
 
 impl DaemonOptions {
@@ -68,6 +69,7 @@ impl DaemonOptions {
             workers_more: String::new(),
             shards: String::new(),
             store_more: String::new(),
+            log_level: "info",
         }
     }
 
@@ -116,15 +118,20 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
             self.name,
             self.postgres_url,
             self.store_more,
             self.workers,
             self.ttl_ms,
             self.workers_more,
-            self.shards
+            self.shards,
+            self.log_level
         )
+    }
+
+    pub fn log_level(self, log_level: &'static str) -> Self {
+        DaemonOptions { log_level, ..self }
     }
 
     /// Starts it and returns at once; see [`Daemon::wait_ready`].
