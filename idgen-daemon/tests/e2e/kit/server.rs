@@ -194,6 +194,13 @@ impl Server {
         assert!(status.success(), "fast shutdown: {status}");
     }
 
+    /// Without a checkpoint: the next start recovers.
+    pub fn stop_immediately(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("the server runs");
+        postmaster.signal(Signal::QUIT);
+        postmaster.wait_exit(PATIENCE);
+    }
+
     pub fn restart(&mut self) {
         self.stop();
         self.run();
