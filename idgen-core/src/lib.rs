@@ -20,5 +20,6 @@ pub mod rate;
 pub mod seal;
 pub mod segment;
 mod sync;
+pub mod utc;
 pub mod uuid;
 pub mod uuidv7;

@@ -116,7 +116,11 @@ async fn readyz(State(pages): State<Pages>) -> Response {
         })
         .collect();
     if unready.is_empty() {
-        "ready\n".into_response()
+        let warnings = pages.reports.iter().filter_map(|(class, report)| {
+            let warning = report.borrow().warning()?;
+            Some(format!("{class}s: {warning}\n"))
+        });
+        format!("ready\n{}", warnings.collect::<String>()).into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, unready.concat()).into_response()
     }

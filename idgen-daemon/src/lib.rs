@@ -21,3 +21,4 @@ pub mod operator;
 pub mod postgres;
 pub mod status;
 pub mod supervisor;
+pub mod tls;

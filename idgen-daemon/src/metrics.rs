@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lease::Report;
-use idgen_core::lease::Class;
+use idgen_core::lease::{Class, Occupancy};
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -14,6 +14,8 @@ const CLASS: &str = "class";
 /// All metrics. Gauges that follow from a keeper's report are set when they are read.
 pub struct Metrics {
     registry: Registry,
+    /// When our own certificates expire, by file.
+    pub certificate_expiry: IntGaugeVec,
     renewals: IntCounterVec,
     failures: IntCounterVec,
     boot_id_changes: IntCounterVec,
@@ -23,6 +25,14 @@ pub struct Metrics {
     leases_wanted: IntGaugeVec,
     seconds_to_deadline: GaugeVec,
     ceiling_lead_ms: IntGaugeVec,
+    pool: PoolMetrics,
+}
+
+/// How full the pool of a class is.
+struct PoolMetrics {
+    identities: IntGaugeVec,
+    size: IntGaugeVec,
+    pressure: IntGaugeVec,
 }
 
 /// What the keeper of one class counts.
@@ -73,6 +83,10 @@ impl Metrics {
             "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
         );
         let info = Opts::new("idgen_info", "Always 1; the label is the version of idgend.");
+        let certificate = Opts::new(
+            "idgen_certificate_expiry_timestamp_seconds",
+            "When a client certificate of idgend expires, in Unix seconds, by file; the first of its chain.",
+        );
         let info = registered(&registry, IntGaugeVec::new(info, &["version"]))?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
@@ -94,6 +108,8 @@ impl Metrics {
                 "idgen_ceiling_lead_ms",
                 "How far the lowest ceiling reaches beyond the wall clock; 0 without a lease.",
             )?,
+            certificate_expiry: registered(&registry, IntGaugeVec::new(certificate, &["file"]))?,
+            pool: PoolMetrics::new(&registry)?,
             registry,
         })
     }
@@ -144,6 +160,51 @@ impl Metrics {
         self.ceiling_lead_ms
             .with_label_values(&label)
             .set(report.ceiling_lead_ms(now).unwrap_or_default());
+        if let Some(pool) = &report.pool {
+            self.pool.set(class, pool);
+        }
+    }
+}
+
+impl PoolMetrics {
+    fn new(registry: &Registry) -> Result<Self> {
+        let gauge = |name, help, labels: &[&str]| {
+            registered(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+        };
+        Ok(Self {
+            identities: gauge(
+                "idgen_pool_identities",
+                "Identities of the half of the pool that is in use, by state, when the store was last read.",
+                &[CLASS, "state"],
+            )?,
+            size: gauge(
+                "idgen_pool_size",
+                "Identities that the half of the pool in use has.",
+                &[CLASS],
+            )?,
+            pressure: gauge(
+                "idgen_pool_pressure",
+                "1 when 80 % of the half of the pool in use are not free, 2 at 95 %, else 0.",
+                &[CLASS],
+            )?,
+        })
+    }
+
+    fn set(&self, class: Class, pool: &Occupancy) {
+        let class = class.name();
+        let states = [
+            ("held", pool.held),
+            ("cooling", pool.cooling),
+            ("free", pool.free()),
+        ];
+        for (state, count) in states {
+            let gauge = self.identities.with_label_values(&[class, state]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let size = i64::try_from(pool.size).unwrap_or(i64::MAX);
+        self.size.with_label_values(&[class]).set(size);
+        let level = i64::from(pool.pressure().level());
+        self.pressure.with_label_values(&[class]).set(level);
     }
 }
 
@@ -158,7 +219,12 @@ mod tests {
         let [worker, shard] = [Class::Worker, Class::Shard].map(|class| metrics.of(class));
         shard.count_failure("store_unreachable");
         worker.renewals.inc();
-        let [two, three] = [2, 3].map(|wanted| Report::starting(wanted, Duration::from_secs(10)));
+        let [mut two, three] = [2, 3].map(|wanted| Report::starting(wanted, Duration::from_secs(10)));
+        two.pool = Some(Occupancy {
+            size: 512,
+            held: 400,
+            cooling: 90,
+        });
         let reports = [(Class::Worker, &two), (Class::Shard, &three)];
         let text = metrics.render(reports, Instant::now()).unwrap();
         for line in [
@@ -172,6 +238,11 @@ mod tests {
             "idgen_boot_id_changes_total{class=\"worker\"} 0",
             "idgen_clock_stepped{class=\"shard\"} 0",
             "idgen_postgres_up{class=\"worker\"} 0",
+            "idgen_pool_identities{class=\"worker\",state=\"held\"} 400",
+            "idgen_pool_identities{class=\"worker\",state=\"cooling\"} 90",
+            "idgen_pool_identities{class=\"worker\",state=\"free\"} 22",
+            "idgen_pool_size{class=\"worker\"} 512",
+            "idgen_pool_pressure{class=\"worker\"} 2",
             "idgen_failures_total{class=\"shard\",reason=\"store_unreachable\"} 1",
         ] {
             assert!(
@@ -180,5 +251,9 @@ mod tests {
             );
         }
         assert!(text.contains("idgen_info{version="), "{text}");
+        assert!(
+            !text.contains("idgen_pool_size{class=\"shard\"}"),
+            "shards have no pool"
+        );
     }
 }

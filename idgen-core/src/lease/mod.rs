@@ -9,6 +9,7 @@
 //!  keeper   what happened -> what to do next (one total function)
 //!  class    workers and shards               window  floor and ceiling arithmetic
 //!  pool     which workers to ask for         listed  which shards, and who has them
+//!  occupancy  how full the pool is, and who fills it
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
 //!  token    fencing tokens and names         step    was the wall clock stepped, is it right now?
 //!  switch   another format from a moment on
@@ -20,6 +21,7 @@ pub mod class;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
+pub mod occupancy;
 pub mod pool;
 pub mod step;
 pub mod switch;
@@ -31,6 +33,7 @@ pub use class::Class;
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
+pub use occupancy::{Exhausted, Occupancy, Pressure};
 pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, KernelClock, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};

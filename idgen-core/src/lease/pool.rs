@@ -5,15 +5,20 @@
 //! nobody holds them, and all that was ever granted of them lies behind the wall clock. So a new window
 //! begins at the clock, and a lost answer, a crashed server or an orphaned backend costs a wait of
 //! nobody but the identity itself.
+//!
+//! Those that have cooled longer come first, by powers of two, and are shuffled among equals: an order by
+//! the millisecond would send daemons that start together to the same identities, again and again.
 
 use super::class::Class;
 use super::ledger::{GrantPlan, PlannedGrant, Row, Snapshot};
 use super::listed::{self, NotFree};
+use super::occupancy::{Exhausted, Occupancy, Standing};
 use super::timing::Timing;
 use super::token::{BootId, Epoch, Identity, InstanceId, Mark, Token};
 use super::window::{FloorAhead, Leased, Window};
 use crate::clock::UnixMs;
 use crate::mix::mix;
+use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -90,16 +95,7 @@ impl Memory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanError {
     /// Too few workers of the half are free and cooled.
-    Exhausted {
-        /// Identities asked for.
-        wanted: usize,
-        /// Free and cooled.
-        free: usize,
-        /// Held by somebody.
-        held: usize,
-        /// Held by nobody, but granted up to a time that has not come yet.
-        cooling: usize,
-    },
+    Exhausted(Exhausted),
     /// The cell forbids windows that begin now.
     FloorAhead(FloorAhead),
     /// These of the listed identities cannot be taken. One is enough to take none.
@@ -109,15 +105,7 @@ pub enum PlanError {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exhausted {
-                wanted,
-                free,
-                held,
-                cooling,
-            } => write!(
-                f,
-                "the worker pool is exhausted: {wanted} wanted, {free} free, {held} held, {cooling} cooling"
-            ),
+            Self::Exhausted(exhausted) => exhausted.fmt(f),
             Self::FloorAhead(error) => error.fmt(f),
             Self::NotFree(taken) => listed::describe(taken, f),
         }
@@ -176,7 +164,7 @@ pub fn plan_grant(
 ) -> Result<GrantPlan, PlanError> {
     let cell = &snapshot.cell;
     let grants = match asked.wanted {
-        Wanted::Any(count) => pick(snapshot, memory, asked, *count)?
+        Wanted::Any(count) => pick(snapshot, memory, timing, asked, *count)?
             .into_iter()
             .map(|candidate| {
                 Ok(candidate.planned(candidate.window(cell.min_floor, asked.wall, timing)?, None))
@@ -197,7 +185,7 @@ pub fn plan_grant(
 pub(super) struct Candidate<'a> {
     pub(super) identity: Identity,
     pub(super) row: Option<&'a Row>,
-    high_water: Option<UnixMs>,
+    pub(super) high_water: Option<UnixMs>,
 }
 
 impl<'a> Candidate<'a> {
@@ -234,40 +222,43 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Chooses `count` identities: never used ones and the longest cooled first, those just lost last.
+/// Cooled for 2^10 TTLs (a week by default) is as good as never used.
+const RESTED_MAX: u32 = 10;
+
+/// For how many TTLs an identity has cooled, as a power of two. Those of one power are equals: a crash-restart
+/// of a whole site leaves none behind that is better than all others, and everybody's first choice.
+fn rested(high_water: Option<UnixMs>, wall: UnixMs, ttl_ms: u64) -> u32 {
+    let Some(high_water) = high_water else {
+        return RESTED_MAX;
+    };
+    let ttls = wall.since(high_water) / ttl_ms.max(1);
+    ttls.checked_ilog2().map_or(0, |power| power + 1).min(RESTED_MAX)
+}
+
+/// Chooses `count` identities: the longest cooled first, those just lost last.
 fn pick<'a>(
     snapshot: &'a Snapshot,
     memory: &Memory,
+    timing: &Timing,
     asked: PlanFor<'_>,
     count: usize,
 ) -> Result<Vec<Candidate<'a>>, PlanError> {
-    let (mut held, mut cooling) = (0, 0);
     let mut free = Vec::new();
     for identity in half(snapshot.cell.epoch).map(Identity) {
         let candidate = Candidate::new(snapshot, memory, identity);
-        let (row, high_water) = (candidate.row, candidate.high_water);
-        if row
-            .and_then(|row| row.holder.as_ref())
-            .is_some_and(|holder| !holder.expired)
-        {
-            held += 1;
-        } else if high_water.is_some_and(|ms| ms >= asked.wall) {
-            cooling += 1;
-        } else {
+        if Standing::of(&candidate, asked.wall) == Standing::Free {
             free.push(candidate);
         }
     }
     if free.len() < count {
-        return Err(PlanError::Exhausted {
-            wanted: count,
-            free: free.len(),
-            held,
-            cooling,
-        });
+        let occupancy = Occupancy::of(snapshot, memory, asked.wall);
+        let exhausted = Exhausted::new(snapshot, memory, asked.wall, count, occupancy);
+        return Err(PlanError::Exhausted(exhausted));
     }
     free.sort_by_key(|candidate| {
         let shuffled = mix(asked.random ^ u64::from(candidate.identity.0));
-        (memory.is_lost(candidate.identity), candidate.high_water, shuffled)
+        let rested = rested(candidate.high_water, asked.wall, timing.ttl_ms());
+        (memory.is_lost(candidate.identity), Reverse(rested), shuffled)
     });
     free.truncate(count);
     // In identity order, so that two transactions lock the rows in the same order.
@@ -282,6 +273,7 @@ mod tests {
     use super::super::token::{CellId, Claim, EpochNonce, Revision};
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     const WALL: u64 = 1_000_000;
 
@@ -363,36 +355,55 @@ mod tests {
         let snapshot = snapshot(0, rows);
         let chosen = plan(&snapshot, &Memory::new(), 2, 0).unwrap();
         assert_eq!(workers(&chosen), [3, 5], "an expired holder is no holder");
-        let error = plan(&snapshot, &Memory::new(), 3, 0).unwrap_err();
-        assert_eq!(
-            error,
-            PlanError::Exhausted {
-                wanted: 3,
-                free: 2,
-                held: 1,
-                cooling: 509
-            }
-        );
+        let PlanError::Exhausted(exhausted) = plan(&snapshot, &Memory::new(), 3, 0).unwrap_err() else {
+            panic!("another error");
+        };
+        let Occupancy { size, held, cooling } = exhausted.occupancy;
+        assert_eq!((exhausted.wanted, size, held, cooling), (3, 512, 1, 509));
     }
 
     #[test]
-    fn the_longest_cooled_come_first_and_never_used_ones_before_them() {
-        let mut rows = used(|identity| 1_000 + u64::from(identity));
-        let chosen = plan(&snapshot(0, rows.clone()), &Memory::new(), 2, 77).unwrap();
-        assert_eq!(workers(&chosen), [0, 1]);
-        assert_eq!(chosen.grants[0].generation, 5);
-        assert_eq!(chosen.grants[0].seen, Some(Revision(8)));
-        rows.remove(400);
-        let chosen = plan(&snapshot(0, rows), &Memory::new(), 2, 77).unwrap();
-        assert_eq!(workers(&chosen), [0, 400]);
-        assert_eq!((chosen.grants[1].generation, chosen.grants[1].seen), (1, None));
+    fn the_longest_cooled_come_first_by_powers_of_two_of_the_ttl() {
+        // Half of a TTL, one, two and four of them; from 1,024 on all are like those that were never used.
+        let ages = [5_000, 10_000, 20_000, 40_000];
+        let rows = |oldest: usize| used(move |n| WALL - ages[usize::from(n) % 128 * oldest / 128]);
+        for oldest in 1..=4 {
+            for random in 0..20 {
+                let chosen = plan(&snapshot(0, rows(oldest)), &Memory::new(), 8, random).unwrap();
+                for planned in &chosen.grants {
+                    let age = ages[usize::from(planned.leased.identity.0) % 128 * oldest / 128];
+                    assert_eq!(age, ages[oldest - 1], "{planned:?}");
+                }
+            }
+        }
+        assert_eq!(rested(None, UnixMs(WALL), 10_000), RESTED_MAX);
+        let wall = UnixMs(10_000 * (1 << 20));
+        assert_eq!(rested(Some(UnixMs(0)), wall, 10_000), RESTED_MAX);
+        let chosen = plan(&snapshot(0, rows(1)), &Memory::new(), 1, 3).unwrap();
+        assert_eq!(
+            (chosen.grants[0].generation, chosen.grants[0].seen),
+            (5, Some(Revision(8)))
+        );
+        let chosen = plan(&snapshot(0, vec![]), &Memory::new(), 1, 3).unwrap();
+        assert_eq!((chosen.grants[0].generation, chosen.grants[0].seen), (1, None));
+    }
+
+    /// All servers of a site come back at once: every identity was used a little while ago, each until another
+    /// millisecond.
+    #[test]
+    fn a_site_that_comes_back_does_not_rush_to_the_same_identities() {
+        let snapshot = snapshot(0, used(|n| WALL - 20_000 - 10 * u64::from(n)));
+        let first = |random| workers(&plan(&snapshot, &Memory::new(), 1, random).unwrap())[0];
+        let chosen: BTreeSet<u16> = (0..200).map(first).collect();
+        // Of 512, 200 random ones are 166 different ones on average.
+        assert!(chosen.len() > 140, "{} different ones", chosen.len());
     }
 
     #[test]
     fn the_daemons_own_memory_counts_beside_the_store() {
         let mut memory = Memory::new();
         memory.note_ceiling(Identity(0), UnixMs(WALL));
-        let rows = used(u64::from);
+        let rows = used(|identity| if identity < 2 { 0 } else { WALL - 1 });
         let chosen = plan(&snapshot(0, rows.clone()), &memory, 1, 0).unwrap();
         assert_eq!(workers(&chosen), [1], "the store forgot a grant of worker 0");
         let claim = Claim {
@@ -403,8 +414,8 @@ mod tests {
             claim,
             last: UnixMs(0),
         });
-        let chosen = plan(&snapshot(0, rows), &memory, 1, 0).unwrap();
-        assert_eq!(workers(&chosen), [0], "a clean release makes it free at once");
+        let chosen = plan(&snapshot(0, rows), &memory, 2, 0).unwrap();
+        assert_eq!(workers(&chosen), [0, 1], "a clean release makes it free at once");
     }
 
     #[test]
@@ -412,9 +423,11 @@ mod tests {
         let mut memory = Memory::new();
         memory.note_ceiling(Identity(0), UnixMs(0));
         memory.note_lost(Identity(0));
-        let snapshot = snapshot(0, used(u64::from));
-        let chosen = plan(&snapshot, &memory, 1, 0).unwrap();
-        assert_eq!(workers(&chosen), [1]);
+        let snapshot = snapshot(0, used(|identity| if identity == 0 { 0 } else { WALL - 1 }));
+        for random in 0..20 {
+            let chosen = plan(&snapshot, &memory, 511, random).unwrap();
+            assert!(!workers(&chosen).contains(&0), "though it has cooled longest");
+        }
         let chosen = plan(&snapshot, &memory, 512, 0).unwrap();
         assert!(
             workers(&chosen).contains(&0),

@@ -25,6 +25,8 @@ pub const MARGIN_PERCENT: u64 = 20;
 pub const MARGIN_PERCENT_MIN: u64 = 18;
 /// Longest period by default: the sign that a lease is lost should not take longer than this.
 pub const PERIOD_MS_MAX: u64 = 10_000;
+/// Longest hold-off: an operator who watches sees the loss, and not a flood of them.
+pub const HOLD_OFF_MS_MAX: u64 = 5_000;
 /// A deadline is published this much early: an id minted in the same millisecond as the last one does
 /// not read the deadline, so the fence in time is exact only to one millisecond plus a reading.
 pub const PUBLISH_EARLY_MS: u64 = 2;
@@ -223,9 +225,23 @@ impl Timing {
     /// The period ± 10 %, so that many servers do not renew in step. `random` is any number.
     #[must_use]
     pub fn jittered_period_ms(&self, random: u64) -> u64 {
-        let spread_ms = self.period_ms / 5;
-        (self.period_ms - self.period_ms / 10 + random % (spread_ms + 1)).max(1)
+        spread(self.period_ms, 10, random)
     }
+
+    /// How long no new lease is asked for after the store has shown that one was lost: a store that takes
+    /// leases away would otherwise be asked for ever more of them. A third of a short TTL, so that the time
+    /// to come back stays well below TTL + 2 periods.
+    #[must_use]
+    pub fn hold_off_ms(&self) -> u64 {
+        (self.ttl_ms / 3).min(HOLD_OFF_MS_MAX)
+    }
+}
+
+/// `ms` ± `percent`. `random` is any number.
+#[must_use]
+pub(super) fn spread(ms: u64, percent: u64, random: u64) -> u64 {
+    let aside_ms = ms.saturating_mul(percent) / 100;
+    (ms - aside_ms + random % (2 * aside_ms + 1)).max(1)
 }
 
 /// Rounded up: a margin is never less than its share.

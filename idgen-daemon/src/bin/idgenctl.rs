@@ -7,6 +7,7 @@ use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::format::{Formats, When, Wish};
 use idgen_daemon::operator::{clock, format};
 use idgen_daemon::status::{Status, table};
+use idgen_daemon::tls::install_provider;
 use serde::Serialize;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -119,6 +120,7 @@ enum Output {
 }
 
 fn main() -> ExitCode {
+    install_provider();
     let outcome = match Arguments::parse().command {
         Command::Status {
             output,

@@ -12,6 +12,7 @@ use idgen_daemon::lease::{
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::supervisor::Supervisor;
+use idgen_daemon::tls::{self, CertificateExpiry};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,10 +58,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    tls::install_provider();
     let arguments = Arguments::parse();
     let outcome = match (arguments.command, arguments.run) {
-        (Some(Command::CheckConfig(file)), _) => Config::load(&file.config).map(|_| ExitCode::SUCCESS),
-        (None, Some(file)) => Config::load(&file.config).and_then(run),
+        (Some(Command::CheckConfig(file)), _) => load(&file).map(|_| ExitCode::SUCCESS),
+        (None, Some(file)) => load(&file).and_then(run),
         (None, None) => Err(Error::usage("--config FILE is missing")),
     };
     match outcome {
@@ -70,6 +72,12 @@ fn main() -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+fn load(file: &ConfigFile) -> Result<Config> {
+    let config = Config::load(&file.config)?;
+    config.check_files()?;
+    Ok(config)
 }
 
 /// Errors before the log is set up are returned; later ones go there.
@@ -114,6 +122,11 @@ async fn supervise(config: Config) -> Result<()> {
         reports.push((class.class, reported));
         clocks.push((class.class, accept));
     }
+    let certificates = config.client_certificates();
+    if !certificates.is_empty() {
+        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
+        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
+    }
     if let Some(listener) = listener {
         let pages = Pages {
             reports,
@@ -147,7 +160,7 @@ fn spawn_keeper(
     let (report, reported) = watch::channel(Report::starting(leases.wanted.count(), period));
     let (metrics, stop) = (metrics.of(class), stop.clone());
     let keeper = KeeperConfig {
-        postgres: config.postgres.clone(),
+        poll: config.postgres.poll,
         class: leases.clone(),
         holder: holder.clone(),
         accept_synchronised: config.accept_synchronised,
@@ -156,16 +169,17 @@ fn spawn_keeper(
         Class::Worker => "lease keeper of workers",
         Class::Shard => "lease keeper of shards",
     };
+    let postgres = config.postgres.clone();
     let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
     match AnyStore::new(&config.store, class, ttl_ms, holder) {
         AnyStore::Postgres(store) => {
-            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         AnyStore::Etcd(store) => {
-            let keeper = Keeper::new(keeper, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }

@@ -4,16 +4,19 @@
 //! file by itself except [`Config::load`]; tests hand both in.
 
 mod env;
+mod etcd;
 #[cfg(test)]
 mod tests;
 
 use crate::error::{Error, Result};
-use crate::lease::ranges;
+use crate::lease::{EtcdSecurity, ranges};
+use crate::postgres::PostgresUrl;
+use crate::tls::{Source, TlsFiles};
 use idgen_core::lease::{Class, Identity, Timing, Wanted};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -59,7 +62,7 @@ pub struct ClassConfig {
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     /// Parsed connection string; its `Debug` hides the password.
-    pub url: tokio_postgres::Config,
+    pub url: PostgresUrl,
     /// Limit for connecting, and for each request afterwards.
     pub connect_timeout: Duration,
     /// Time between two looks at the server.
@@ -72,7 +75,7 @@ pub enum StoreConfig {
     /// Tables of a coordinator database.
     Postgres {
         /// Parsed connection string.
-        url: Box<tokio_postgres::Config>,
+        url: Box<PostgresUrl>,
         /// Limit for connecting.
         connect_timeout: Duration,
         /// Limit for each request.
@@ -86,6 +89,8 @@ pub enum StoreConfig {
         prefix: String,
         /// Limit for connecting, and for each request.
         request_timeout: Duration,
+        /// TLS and user.
+        security: EtcdSecurity,
     },
 }
 
@@ -128,6 +133,14 @@ struct RawStore {
     endpoints: Option<Vec<String>>,
     prefix: Option<String>,
     request_timeout_ms: Option<u64>,
+    ca_file: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    username: Option<String>,
+    password_file: Option<String>,
+    /// From the environment only: a configuration file is read by too many.
+    #[serde(skip)]
+    password: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -185,6 +198,31 @@ impl Config {
             &text,
             std::env::vars_os().filter_map(env::utf8),
         )
+    }
+
+    /// Reads the certificates, keys and passwords that are named, so that a wrong path is told at the start.
+    pub fn check_files(&self) -> Result<()> {
+        let mut checked: Checked<()> = self.tls_files().try_for_each(|files| files.read().map(drop));
+        if let StoreConfig::Etcd { security, .. } = &self.store {
+            checked = checked.and_then(|()| security.read().map(drop));
+        }
+        checked.map_err(|why| Error::usage(format!("{why} (hint: idgend reads these files as its own user)")))
+    }
+
+    /// Our own certificates: those that somebody has to renew in time.
+    pub fn client_certificates(&self) -> Vec<PathBuf> {
+        let files = self.tls_files().filter_map(|files| files.client.as_ref());
+        let certificates: BTreeSet<PathBuf> = files.map(|client| client.cert.clone()).collect();
+        certificates.into_iter().collect()
+    }
+
+    /// The files of every connection that has TLS.
+    fn tls_files(&self) -> impl Iterator<Item = &TlsFiles> {
+        let store = match &self.store {
+            StoreConfig::Postgres { url, .. } => url.tls(),
+            StoreConfig::Etcd { security, .. } => security.tls.as_ref(),
+        };
+        self.postgres.url.tls().into_iter().chain(store)
     }
 
     /// Parses `text`; `file` is how errors call it.
@@ -249,13 +287,8 @@ impl RawStore {
         let request_timeout = millis("store.request_timeout_ms", self.request_timeout_ms, 1_000)?;
         match self.kind.as_deref().unwrap_or("postgres") {
             "postgres" => {
-                for (key, given) in [
-                    ("endpoints", self.endpoints.is_some()),
-                    ("prefix", self.prefix.is_some()),
-                ] {
-                    if given {
-                        return Err(format!("store.{key} is for kind = \"etcd\" only"));
-                    }
+                if let Some((key, _)) = etcd::given(&self).iter().find(|(_, given)| *given) {
+                    return Err(format!("store.{key} is for kind = \"etcd\" only"));
                 }
                 let url = match self.url {
                     Some(url) => parse_url("store.url", &url)?,
@@ -274,8 +307,9 @@ impl RawStore {
                         "store.url is for kind = \"postgres\" only; etcd takes store.endpoints".into(),
                     );
                 }
-                let endpoints = self.endpoints.ok_or("store.endpoints is missing")?;
-                check_endpoints(&endpoints)?;
+                let endpoints = self.endpoints.clone().ok_or("store.endpoints is missing")?;
+                etcd::check_endpoints(&endpoints)?;
+                let security = etcd::check_security(&self, &endpoints)?;
                 let prefix = self.prefix.unwrap_or_else(|| "/pg_idgen/default".to_owned());
                 if !prefix.starts_with('/') || prefix.ends_with('/') {
                     return Err(format!(
@@ -286,6 +320,7 @@ impl RawStore {
                     endpoints,
                     prefix,
                     request_timeout,
+                    security,
                 })
             }
             other => Err(format!(
@@ -420,47 +455,12 @@ impl RawLog {
 }
 
 /// Parses a connection string for a command line; `key` is how errors call it.
-pub fn parse_postgres(key: &str, url: &str) -> Result<tokio_postgres::Config> {
+pub fn parse_postgres(key: &str, url: &str) -> Result<PostgresUrl> {
     parse_url(key, url).map_err(Error::usage)
 }
 
-fn parse_url(key: &str, url: &str) -> Checked<tokio_postgres::Config> {
-    // The parser's own message may quote what it could not read, a password for instance.
-    let config: tokio_postgres::Config = url
-        .parse()
-        .map_err(|_| format!("{key} is not a libpq URL or key=value string"))?;
-    if config.get_hosts().is_empty() {
-        return Err(format!("{key} names no host"));
-    }
-    if config.get_user().is_none() {
-        return Err(format!("{key} names no user"));
-    }
-    if config.get_ssl_mode() == tokio_postgres::config::SslMode::Require {
-        return Err(format!(
-            "{key}: sslmode=require is not supported by this build; use a local socket"
-        ));
-    }
-    Ok(config)
-}
-
-fn check_endpoints(endpoints: &[String]) -> Checked<()> {
-    if endpoints.is_empty() {
-        return Err("store.endpoints is empty".into());
-    }
-    for endpoint in endpoints {
-        if endpoint.starts_with("https://") {
-            return Err(format!(
-                "store.endpoints: {endpoint}: TLS is not supported by this build"
-            ));
-        }
-        let authority = endpoint.strip_prefix("http://").unwrap_or_default();
-        if authority.is_empty() || authority.contains(['/', '@']) {
-            return Err(format!(
-                "store.endpoints: \"{endpoint}\" is not of the form http://host:port"
-            ));
-        }
-    }
-    Ok(())
+fn parse_url(key: &str, url: &str) -> Checked<PostgresUrl> {
+    url.parse().map_err(|error| format!("{key}: {error}"))
 }
 
 /// 10 minutes: anything longer is a slip of the unit.

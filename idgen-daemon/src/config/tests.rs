@@ -1,5 +1,7 @@
 use super::*;
 use crate::error::ErrorKind;
+use crate::lease::Password;
+use crate::tls::ClientFiles;
 
 const MINIMAL: &str = "[postgres]\nurl = \"host=/tmp user=idgend dbname=app\"\n";
 
@@ -117,6 +119,7 @@ fn a_full_file_sets_everything() {
         endpoints,
         prefix,
         request_timeout,
+        ..
     } = config.store
     else {
         panic!("not etcd")
@@ -204,10 +207,6 @@ fn bad_values_are_named() {
             "127.0.0.1:2379",
         ),
         (
-            "[store]\nkind = \"etcd\"\nendpoints = [\"https://a:1\"]\n",
-            "TLS is not supported",
-        ),
-        (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\nprefix = \"/a/\"\n",
             "store.prefix",
         ),
@@ -236,6 +235,109 @@ fn bad_values_are_named() {
         ("[log]\nlevel = \"loud\"\n", "log.level = \"loud\""),
         ("[log]\nformat = \"xml\"\n", "log.format = \"xml\""),
     ]);
+}
+
+const SECURE: &str = "[store]\nkind = \"etcd\"\nendpoints = [\"https://a:1\", \"https://b:1\"]\n";
+const PLAIN: &str = "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n";
+
+fn security(text: &str, vars: &[(&str, &str)]) -> EtcdSecurity {
+    let vars = vars
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let config = Config::parse("idgend.toml", &format!("{MINIMAL}{text}"), vars).unwrap();
+    match config.store {
+        StoreConfig::Etcd { security, .. } => security,
+        StoreConfig::Postgres { .. } => panic!("not etcd"),
+    }
+}
+
+#[test]
+fn certificates_and_a_user_of_etcd() {
+    let client = "ca_file = \"/ca\"\ncert_file = \"/c\"\nkey_file = \"/k\"\n";
+    let both = security(
+        &format!("{SECURE}{client}username = \"u\"\npassword_file = \"/p\"\n"),
+        &[],
+    );
+    let files = TlsFiles {
+        ca: "/ca".into(),
+        client: Some(ClientFiles {
+            cert: "/c".into(),
+            key: "/k".into(),
+        }),
+    };
+    assert_eq!(both.tls, Some(files));
+    assert_eq!(
+        both.user.map(|user| user.password),
+        Some(Password::File("/p".into()))
+    );
+    let plain = security(
+        PLAIN,
+        &[
+            ("IDGEND_STORE__USERNAME", "u"),
+            ("IDGEND_STORE__PASSWORD", "secret"),
+        ],
+    );
+    assert_eq!(plain.tls, None);
+    assert_eq!(
+        plain.user.clone().map(|user| user.password),
+        Some(Password::given("secret".to_owned()))
+    );
+    assert!(
+        !format!("{plain:?}").contains("secret"),
+        "Debug hides the password"
+    );
+    let from_environment = security(
+        SECURE,
+        &[
+            ("IDGEND_STORE__CA_FILE", "/ca"),
+            ("IDGEND_STORE__CERT_FILE", "/c"),
+            ("IDGEND_STORE__KEY_FILE", "/k"),
+            ("IDGEND_STORE__USERNAME", "u"),
+            ("IDGEND_STORE__PASSWORD_FILE", "/p"),
+        ],
+    );
+    assert_eq!(
+        from_environment.tls.and_then(|files| files.client).map(|c| c.key),
+        Some("/k".into())
+    );
+}
+
+/// Whatever would end in plain text, or in a server that nobody checks, is no configuration.
+#[test]
+fn there_is_no_tls_by_halves() {
+    let with = |base: &str, more: &str| format!("{base}{more}");
+    let cases = [
+        (with(SECURE, ""), "https://a:1 needs store.ca_file"),
+        (with(PLAIN, "ca_file = \"/ca\"\n"), "http://a:1 is not https://"),
+        (
+            SECURE.replace("https://b", "http://b") + "ca_file = \"/ca\"\n",
+            "http://b:1 is not https://",
+        ),
+        (SECURE.replace("https://b:1", "b:1"), "\"b:1\" is not of the form"),
+        (
+            with(SECURE, "ca_file = \"/ca\"\ncert_file = \"/c\"\n"),
+            "belong together",
+        ),
+        (
+            with(PLAIN, "cert_file = \"/c\"\nkey_file = \"/k\"\n"),
+            "needs store.ca_file",
+        ),
+        (with(PLAIN, "username = \"u\"\n"), "needs store.password_file"),
+        (with(PLAIN, "password_file = \"/p\"\n"), "needs store.username"),
+        (with(PLAIN, "password = \"secret\"\n"), "password"),
+        (
+            "[store]\nca_file = \"/ca\"\n".to_owned(),
+            "store.ca_file is for kind = \"etcd\" only",
+        ),
+    ];
+    for (text, why) in cases {
+        let refused = refusal(&format!("{MINIMAL}{text}"));
+        assert!(
+            refused.contains(why),
+            "`{why}` is not said for\n{text}\n{refused}"
+        );
+        assert!(!refused.contains("secret"), "{refused}");
+    }
 }
 
 #[test]
@@ -278,7 +380,10 @@ fn a_url_needs_host_and_user_and_is_never_shown() {
     let cases = [
         ("user=idgend", "names no host"),
         ("host=/tmp", "names no user"),
-        ("postgresql://u:secret@h/d?sslmode=require", "sslmode=require"),
+        (
+            "postgresql://u:secret@h/d?sslmode=require",
+            "sslmode=require is not supported",
+        ),
         ("postgresql://u:secret@h:port/d", "not a libpq URL"),
     ];
     for (url, why) in cases {
@@ -332,6 +437,7 @@ fn every_setting_can_come_from_the_environment() {
         endpoints,
         prefix,
         request_timeout,
+        ..
     } = config.store
     else {
         panic!("not etcd")

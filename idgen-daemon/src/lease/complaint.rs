@@ -7,13 +7,13 @@ const REPEAT: Duration = Duration::from_secs(30);
 
 /// One kind of trouble.
 #[derive(Debug, Default)]
-pub(super) struct Complaint {
+pub(crate) struct Complaint {
     last: Option<(String, Instant)>,
 }
 
 impl Complaint {
     /// Logs `text`, unless that was done just now.
-    pub(super) fn raise(&mut self, text: String, now: Instant) {
+    pub(crate) fn raise(&mut self, text: String, now: Instant) {
         if let Some((last, at)) = &self.last
             && *last == text
             && now.duration_since(*at) < REPEAT
@@ -25,14 +25,14 @@ impl Complaint {
     }
 
     /// Logs `text` if there was trouble.
-    pub(super) fn settle(&mut self, text: &str) {
+    pub(crate) fn settle(&mut self, text: &str) {
         if self.last.take().is_some() {
             tracing::info!("{text}");
         }
     }
 
     /// What is wrong.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         self.last.as_ref().map(|(text, _)| text.as_str())
     }
 }

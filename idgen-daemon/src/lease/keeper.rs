@@ -2,20 +2,21 @@
 
 use super::clock::{AcceptRequests, kernel_clock};
 use super::complaint::Complaint;
-use super::desk::{Acquire, Answer, Desk, Request};
+use super::desk::{Acquire, Answer, Census, Desk, Request};
 use super::history;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
+use super::server::{Connect, MintingServer};
 use super::store::{HolderName, LeaseStore};
-use crate::config::{ClassConfig, PostgresConfig};
+use crate::config::ClassConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::ClassMetrics;
-use crate::postgres::{Control, InstallOutcome};
+use crate::postgres::InstallOutcome;
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, Cell, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, State, StepGuard,
-    Token, next,
+    Action, BootId, Cell, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, Pressure, State,
+    StepGuard, Token, Wanted, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -32,11 +33,14 @@ const RECONNECT_SOON_FOR: Duration = Duration::from_secs(10);
 /// Two looks at the server are at least this far apart, whatever is due.
 const LOOK_PAUSE_MIN: Duration = Duration::from_millis(20);
 
+/// The pool is looked at with every sixth renewal, once a minute by default.
+const RENEWALS_PER_CENSUS: u32 = 6;
+
 /// What a keeper works with.
 #[derive(Clone, Debug)]
 pub struct KeeperConfig {
-    /// The server that mints.
-    pub postgres: PostgresConfig,
+    /// How often to look at the server that mints.
+    pub poll: Duration,
     /// What to lease for it.
     pub class: ClassConfig,
     /// Who we are.
@@ -46,10 +50,11 @@ pub struct KeeperConfig {
 }
 
 /// Keeps the lease of one class of one server.
-pub struct Keeper<S> {
+pub struct Keeper<S, C: Connect> {
     config: KeeperConfig,
     desk: Desk<S>,
-    server: Option<Control>,
+    connect: C,
+    server: Option<C::Server>,
     state: State,
     memory: Memory,
     steps: StepGuard,
@@ -62,15 +67,18 @@ pub struct Keeper<S> {
     server_trouble: Complaint,
     store_trouble: Complaint,
     clock_trouble: Complaint,
+    pool_trouble: Complaint,
+    renewed: u32,
     accepts: AcceptRequests,
     report: watch::Sender<Report>,
     metrics: ClassMetrics,
 }
 
-impl<S: LeaseStore> Keeper<S> {
+impl<S: LeaseStore, C: Connect> Keeper<S, C> {
     /// A keeper that has not begun.
     pub fn new(
         config: KeeperConfig,
+        connect: C,
         store: S,
         accepts: AcceptRequests,
         report: watch::Sender<Report>,
@@ -80,6 +88,7 @@ impl<S: LeaseStore> Keeper<S> {
         Self {
             desk: Desk::new(store, config.holder.instance, config.class.timing),
             config,
+            connect,
             server: None,
             state: State::new(),
             memory: Memory::new(),
@@ -92,6 +101,8 @@ impl<S: LeaseStore> Keeper<S> {
             server_trouble: Complaint::default(),
             store_trouble: Complaint::default(),
             clock_trouble: Complaint::default(),
+            pool_trouble: Complaint::default(),
+            renewed: 0,
             accepts,
             report,
             metrics,
@@ -155,10 +166,45 @@ impl<S: LeaseStore> Keeper<S> {
             }
             None => self.store_trouble.settle("lease store: answers again"),
         }
-        if matches!(answer.event, Event::Renewed { .. }) {
+        self.watch_pool();
+        let Some(event) = answer.event else {
+            self.publish();
+            return Ok(());
+        };
+        let renewed = matches!(event, Event::Renewed { .. });
+        self.drive(event).await?;
+        if renewed {
             self.metrics.renewals.inc();
+            self.take_census();
         }
-        self.drive(answer.event).await
+        Ok(())
+    }
+
+    /// A renewal reads nothing, so the pool is looked at every now and then.
+    fn take_census(&mut self) {
+        self.renewed += 1;
+        let pooled = matches!(self.config.class.wanted, Wanted::Any(_));
+        if let Some((reading, _)) = self.reading
+            && pooled
+            && self.renewed.is_multiple_of(RENEWALS_PER_CENSUS)
+        {
+            self.desk.take_census(Census {
+                reading,
+                memory: self.memory.clone(),
+                wanted: self.config.class.wanted.clone(),
+            });
+        }
+    }
+
+    fn watch_pool(&mut self) {
+        let Some(pool) = self.desk.pool() else { return };
+        match pool.pressure() {
+            Pressure::Low => self.pool_trouble.settle("the worker pool has room again"),
+            Pressure::Warn | Pressure::Page => {
+                self.pool_trouble
+                    .raise(format!("worker pool: {pool}"), Instant::now());
+            }
+        }
     }
 
     /// Tells the core, and does what it says, until nothing follows.
@@ -340,9 +386,11 @@ impl<S: LeaseStore> Keeper<S> {
     }
 
     async fn read_server(&mut self) -> Result<Reading> {
-        let server = match self.server.take() {
+        // One that is of no use any more is closed here, before the next one asks for its claim.
+        let open = self.server.take();
+        let server = match open.and_then(|mut server| server.is_usable().then_some(server)) {
             Some(server) => server,
-            None => Control::open(&self.config.postgres, self.config.class.class).await?,
+            None => self.connect.connect(self.config.class.class).await?,
         };
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
@@ -415,15 +463,15 @@ impl<S: LeaseStore> Keeper<S> {
         if self.server.is_none() {
             let soon = now.duration_since(self.lost_at) < RECONNECT_SOON_FOR;
             let pause = if soon {
-                RECONNECT_SOON.min(self.config.postgres.poll)
+                RECONNECT_SOON.min(self.config.poll)
             } else {
-                self.config.postgres.poll
+                self.config.poll
             };
             self.look_at = now + pause;
             return;
         }
         let Some((clock, at)) = self.reading else { return };
-        let mut due = at + self.config.postgres.poll;
+        let mut due = at + self.config.poll;
         if let Some(wake_at) = self.state.wake_at() {
             due = due.min(at + until(clock.boot, wake_at).max(LOOK_PAUSE_MIN));
         }
@@ -443,6 +491,7 @@ impl<S: LeaseStore> Keeper<S> {
             wanted: self.config.class.wanted.count(),
             period: Duration::from_millis(self.config.class.timing.period_ms()),
             lease: installed.map(LeaseReport::of),
+            pool: self.desk.pool(),
             reading: self.reading,
             clock_good: self.clock_trouble.text().is_none(),
             server_up: self.server.is_some(),
@@ -472,7 +521,7 @@ fn identities_of(leased: &[Leased]) -> Vec<Identity> {
     leased.iter().map(|leased| leased.identity).collect()
 }
 
-async fn closed(server: &mut Option<Control>) {
+async fn closed(server: &mut Option<impl MintingServer>) {
     match server {
         Some(server) => server.closed().await,
         None => pending().await,

@@ -12,16 +12,20 @@ mod keeper;
 mod open;
 pub(crate) mod ranges;
 mod report;
+mod server;
 mod store;
 mod store_etcd;
 mod store_postgres;
+
+pub(crate) use complaint::Complaint;
 
 pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::AnyStore;
 pub use report::Report;
+pub use server::{Connect, MintingServer};
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
-pub use store_etcd::{EtcdConfig, EtcdStore};
+pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 
 #[cfg(fuzzing)]

@@ -35,9 +35,11 @@ impl AnyStore {
                 endpoints,
                 prefix,
                 request_timeout,
+                security,
             } => Self::Etcd(Box::new(EtcdStore::new(EtcdConfig {
                 class,
                 endpoints,
+                security,
                 prefix,
                 request_timeout,
                 ttl_ms,

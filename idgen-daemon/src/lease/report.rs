@@ -1,7 +1,7 @@
 //! What the keeper tells the rest of the daemon about itself.
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
-use idgen_core::lease::{Token, keeper::Held};
+use idgen_core::lease::{Occupancy, Pressure, Token, keeper::Held};
 use std::time::{Duration, Instant};
 
 /// One look at the keeper.
@@ -15,6 +15,8 @@ pub struct Report {
     pub period: Duration,
     /// The lease that the server mints from.
     pub lease: Option<LeaseReport>,
+    /// How full the pool was when the store was last read; shards have none.
+    pub pool: Option<Occupancy>,
     /// The last reading of the server's clocks, and when it was made by ours.
     pub reading: Option<(ClockReading, Instant)>,
     /// The wall clock of that reading is believed.
@@ -58,6 +60,7 @@ impl Report {
             wanted,
             period,
             lease: None,
+            pool: None,
             reading: None,
             clock_good: true,
             server_up: false,
@@ -87,6 +90,12 @@ impl Report {
         let lead_ms = self.ceiling_lead_ms(now).filter(|_| self.clock_good);
         let to_ceiling = lead_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         Some(to_ceiling.map_or(to_deadline, |to_ceiling| to_deadline.min(to_ceiling)))
+    }
+
+    /// What somebody should look at though the server mints.
+    pub fn warning(&self) -> Option<String> {
+        let pool = self.pool.filter(|pool| pool.pressure() > Pressure::Low)?;
+        Some(format!("the pool runs full: {pool}"))
     }
 
     /// Can the server mint, and will it go on? The error says why not.

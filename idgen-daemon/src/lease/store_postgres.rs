@@ -8,7 +8,7 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
-use crate::postgres::{PgError, Session, describe};
+use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
@@ -101,7 +101,7 @@ pub struct PostgresStoreConfig {
     /// Whose rows.
     pub class: Class,
     /// The coordinator database.
-    pub url: tokio_postgres::Config,
+    pub url: PostgresUrl,
     /// Limit for connecting.
     pub connect_timeout: Duration,
     /// Limit for each statement.
@@ -130,7 +130,9 @@ impl PostgresStore {
     /// Takes the session out; it is put back only when a transaction has ended well, so that one in an
     /// unknown state is never used again.
     async fn take_session(&mut self) -> Result<Session> {
-        if let Some(session) = self.session.take().filter(|session| !session.is_closed()) {
+        if let Some(mut session) = self.session.take()
+            && session.is_usable()
+        {
             return Ok(session);
         }
         let PostgresStoreConfig {

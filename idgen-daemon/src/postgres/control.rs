@@ -87,6 +87,11 @@ impl Control {
         Ok(Self { session, class })
     }
 
+    /// False once the connection has ended, or was made with certificates that others have replaced since.
+    pub fn is_usable(&mut self) -> bool {
+        self.session.is_usable()
+    }
+
     /// Waits until the connection has ended.
     pub async fn closed(&mut self) {
         self.session.closed().await;

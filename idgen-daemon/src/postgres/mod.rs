@@ -2,6 +2,8 @@
 
 mod control;
 mod session;
+mod url;
 
 pub use control::{Control, InstallOutcome, OpenSlot, ServerClock};
 pub use session::{PgError, Session, describe};
+pub use url::{PostgresUrl, UrlError};

@@ -1,15 +1,20 @@
 //! One session, and the errors it can end in.
 
+use super::url::PostgresUrl;
+use crate::tls::{self, Source, TlsFiles};
+use rustls::ClientConfig;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// What went wrong, by what is known afterwards.
 #[derive(Debug)]
@@ -51,7 +56,7 @@ impl From<tokio_postgres::Error> for PgError {
                     None => db.message().to_owned(),
                 },
             },
-            None => Self::Lost(chain(&error)),
+            None => Self::Lost(tls::explain(&error).unwrap_or_else(|| chain(&error))),
         }
     }
 }
@@ -131,6 +136,7 @@ pub struct Session {
     driver: JoinHandle<()>,
     warnings: Arc<AtomicU64>,
     limit: Duration,
+    certificates: Option<tls::Watch<TlsFiles>>,
 }
 
 impl Drop for Session {
@@ -143,12 +149,12 @@ impl Session {
     /// Connects and pins the session's settings. The server gives up a statement after `limit`; a quarter
     /// later so do we.
     pub async fn open(
-        config: &Config,
+        url: &PostgresUrl,
         application_name: &str,
         connect_timeout: Duration,
         limit: Duration,
     ) -> Result<Self, PgError> {
-        let mut config = config.clone();
+        let mut config = Config::clone(url);
         config
             .application_name(application_name)
             .connect_timeout(connect_timeout)
@@ -157,29 +163,37 @@ impl Session {
             .keepalives_interval(Duration::from_secs(2))
             .keepalives_retries(3);
         // The parameter covers the socket only; a stopped server accepts and never answers.
-        let connected = tokio::time::timeout(connect_timeout, config.connect(NoTls)).await;
-        let (client, mut connection) = connected.map_err(|_| PgError::Timeout(connect_timeout))??;
         let warnings = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&warnings);
-        let driver = tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notice(notice) = message
-                    && notice.severity() == "WARNING"
-                {
-                    tracing::warn!(
-                        sqlstate = notice.code().code(),
-                        "postgres warns: {}",
-                        notice.message()
-                    );
-                    counter.fetch_add(1, Ordering::SeqCst);
-                }
+        let late = |_| PgError::Timeout(connect_timeout);
+        let (client, driver, certificates) = match url.tls() {
+            None => {
+                let connecting = tokio::time::timeout(connect_timeout, config.connect(NoTls));
+                let (client, connection) = connecting.await.map_err(late)??;
+                (client, tokio::spawn(drive(connection, counter)), None)
             }
-        });
+            Some(files) => {
+                let material = files.read().map_err(PgError::Lost)?;
+                files
+                    .check_expiry(&material, SystemTime::now())
+                    .map_err(PgError::Lost)?;
+                let encrypted = MakeRustlsConnect::new(ClientConfig::clone(&material.config));
+                let connecting = tokio::time::timeout(connect_timeout, config.connect(encrypted));
+                let (client, connection) = connecting.await.map_err(late)??;
+                let certificates = tls::Watch::new(files.clone(), material);
+                (
+                    client,
+                    tokio::spawn(drive(connection, counter)),
+                    Some(certificates),
+                )
+            }
+        };
         let session = Self {
             client,
             driver,
             warnings,
             limit: limit + limit / 4,
+            certificates,
         };
         session.batch(&pinned_settings(limit)).await?;
         Ok(session)
@@ -215,9 +229,13 @@ impl Session {
         self.warnings.load(Ordering::SeqCst)
     }
 
-    /// True once the connection has ended.
-    pub fn is_closed(&self) -> bool {
-        self.client.is_closed()
+    /// False once the connection has ended, or was made with certificates that others have replaced since.
+    pub fn is_usable(&mut self) -> bool {
+        let replaced = self.certificates.as_mut().is_some_and(tls::Watch::has_changed);
+        if replaced {
+            tracing::info!("the certificates have changed; connecting anew with them");
+        }
+        !replaced && !self.client.is_closed()
     }
 
     /// Waits until the connection has ended.
@@ -237,6 +255,26 @@ impl Session {
                 self.driver.abort();
                 Err(PgError::Timeout(self.limit))
             }
+        }
+    }
+}
+
+/// Runs a connection to its end, and counts the WARNINGs that come over it.
+async fn drive<S, T>(mut connection: Connection<S, T>, warnings: Arc<AtomicU64>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let AsyncMessage::Notice(notice) = message
+            && notice.severity() == "WARNING"
+        {
+            tracing::warn!(
+                sqlstate = notice.code().code(),
+                "postgres warns: {}",
+                notice.message()
+            );
+            warnings.fetch_add(1, Ordering::SeqCst);
         }
     }
 }

@@ -3,7 +3,7 @@
 mod render;
 
 use crate::error::{Error, Result};
-use crate::postgres::{PgError, Session, describe};
+use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use serde::Serialize;
 use std::time::Duration;
 use uuid::Uuid;
@@ -87,7 +87,7 @@ pub struct TokenStatus {
 
 impl Status {
     /// Asks a server.
-    pub async fn read(url: &tokio_postgres::Config, limit: Duration) -> Result<Self> {
+    pub async fn read(url: &PostgresUrl, limit: Duration) -> Result<Self> {
         let at = describe(url);
         let session = Session::open(url, "idgenctl", limit, limit)
             .await

@@ -9,7 +9,7 @@ use idgen_core::history::Moment;
 use idgen_core::lease::ledger::PlannedGrant;
 use idgen_core::lease::{BootId, Class, GrantPlan, Identity, InstanceId, Leased, Window};
 use idgen_daemon::lease::{
-    EtcdConfig, EtcdStore, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
+    EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
 };
 use uuid::Uuid;
 
@@ -223,6 +223,7 @@ fn fill_pool(server: &Server, cluster: Option<&EtcdCluster>) {
                 class: Class::Worker,
                 endpoints: cluster.endpoints(),
                 prefix: trail_etcd::PREFIX.to_owned(),
+                security: EtcdSecurity::default(),
                 request_timeout,
                 ttl_ms: FILLER_TTL_MS,
                 holder,

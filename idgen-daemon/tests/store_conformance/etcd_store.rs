@@ -6,7 +6,7 @@ use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
 use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::Class;
-use idgen_daemon::lease::{EtcdConfig, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
+use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -51,6 +51,7 @@ impl Place for Member {
             endpoints: vec![self.etcd.endpoint()],
             prefix: PREFIX.to_owned(),
             request_timeout: Duration::from_secs(1),
+            security: EtcdSecurity::default(),
             ttl_ms,
             holder,
         })
@@ -87,6 +88,7 @@ fn a_dead_member_is_left_for_a_living_one() {
         endpoints: vec![dead.endpoint(), member.etcd.endpoint()],
         prefix: PREFIX.to_owned(),
         request_timeout: Duration::from_millis(500),
+        security: EtcdSecurity::default(),
         ttl_ms: TTL_MS,
         holder: rules::holder(1),
     });

@@ -53,13 +53,11 @@ impl Place for Tables {
     type Store = PostgresStore;
 
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> PostgresStore {
-        let mut url = tokio_postgres::Config::new();
-        url.host_path(self.server.socket_dir())
-            .user("postgres")
-            .dbname("postgres");
+        let dir = self.server.socket_dir().display();
+        let url = format!("host={dir} user=postgres dbname=postgres");
         PostgresStore::new(PostgresStoreConfig {
             class,
-            url,
+            url: url.parse().expect("a connection string"),
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(1),
             ttl_ms,

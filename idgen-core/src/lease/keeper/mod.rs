@@ -19,11 +19,14 @@
 //! - A token whose deadline has passed, or whose boot id has changed, is never renewed nor installed
 //!   again; it is replaced by a new grant.
 //! - A release names the exact high water that a fence of the live shared memory returned.
+//! - A lease that the store took away is not followed by another at once; see [`Loss::hold_off_ms`].
 //! - While the wall clock is not believed nothing is acquired and no ceiling is raised; deadlines are.
 //! - An answer to a request that is no longer waited for is dropped: each carries a [`Ticket`].
 //!
 //! All identities of a server are one lease: granted, renewed and given up together.
 
+mod loss;
+mod pause;
 mod transitions;
 
 #[cfg(test)]
@@ -37,19 +40,9 @@ use super::window::Leased;
 use crate::clock::{BootMs, ClockReading};
 use core::fmt;
 
+pub use loss::Loss;
+pub use pause::{RETRY_MS, START_SPREAD_MS};
 pub use transitions::next;
-
-/// Pause after the first failed attempt to get a lease, in ms: long against a round trip, short against
-/// the 2 s that callers wait for a lease (`idgen.lease_wait_ms`). It doubles with every further one.
-pub const RETRY_MS: u64 = 250;
-
-/// Up to 2^3 * 250 ms = 2 s while the store grants nothing: it may be back any moment.
-const GRANT_DOUBLINGS_MAX: u32 = 3;
-
-/// Up to 2^7 * 250 ms = 32 s while the server refuses what was granted: each attempt leaves identities
-/// behind that expire only in the store, and so a pool of 512 outlasts a refusal of any length at the
-/// default TTL and number of identities.
-const REFUSAL_DOUBLINGS_MAX: u32 = 7;
 
 /// Names one request to the store, so that late answers can be told apart. 64 bits never wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -88,6 +81,18 @@ pub enum Goal {
     },
     /// End.
     Stop,
+}
+
+impl Held {
+    fn claims(&self) -> Vec<Claim> {
+        self.leased
+            .iter()
+            .map(|leased| Claim {
+                identity: leased.identity,
+                token: self.token,
+            })
+            .collect()
+    }
 }
 
 /// Where the keeper is.
@@ -199,6 +204,17 @@ impl Phase {
         }
     }
 
+    /// The request that is waited for.
+    fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Probing { ticket, .. }
+            | Self::Acquiring { ticket, .. }
+            | Self::Renewing { ticket, .. }
+            | Self::Releasing { ticket, .. } => Some(*ticket),
+            _ => None,
+        }
+    }
+
     /// The lease, where there is one that has not been given up.
     #[must_use]
     pub fn held(&self) -> Option<&Held> {
@@ -231,6 +247,8 @@ pub struct State {
     /// Grants that failed and installations that were refused since the last lease: the pauses between
     /// them grow.
     pub setbacks: u32,
+    /// The random number of the last reading: spreads the pauses.
+    pub random: u64,
 }
 
 impl State {
@@ -242,7 +260,17 @@ impl State {
             ticket: Ticket(0),
             now: BootMs(0),
             setbacks: 0,
+            random: 0,
         }
+    }
+
+    /// After a stale answer: whatever is held may have changed in the store.
+    fn distrusting(mut self) -> Self {
+        match &mut self.phase {
+            Phase::Holding { held } | Phase::Away { held: Some(held) } => held.doubt = true,
+            _ => {}
+        }
+        self
     }
 
     /// When the next reading is needed at the latest, on the server's boot clock; `None`: no hurry.
@@ -272,7 +300,7 @@ pub struct Reading {
     pub boot_id: BootId,
     /// Whether the wall clock is believed (see [`super::StepGuard`]).
     pub clock_good: bool,
-    /// Any number; spreads the renewals.
+    /// Any number; spreads renewals and pauses.
     pub random: u64,
 }
 
@@ -340,6 +368,8 @@ pub enum Event {
     RenewLost {
         /// Which request.
         ticket: Ticket,
+        /// `StoreLost` or `EpochAdvanced`.
+        why: Loss,
     },
     /// The server has published the renewal.
     Extended,
@@ -401,39 +431,10 @@ impl Event {
             | Self::GrantFailed { ticket, .. }
             | Self::Renewed { ticket, .. }
             | Self::RenewFailed { ticket, .. }
-            | Self::RenewLost { ticket }
+            | Self::RenewLost { ticket, .. }
             | Self::Released { ticket }
             | Self::ReleaseFailed { ticket } => Some(*ticket),
             _ => None,
-        }
-    }
-}
-
-/// Why a lease is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Loss {
-    /// The shared memory it was granted for is gone.
-    BootIdChanged,
-    /// It was not renewed in time.
-    DeadlinePassed,
-    /// The store shows another holder, or none.
-    StoreLost,
-    /// The server would not install or extend it.
-    ServerRefused,
-    /// It could not be fenced before the end.
-    Unreachable,
-}
-
-impl Loss {
-    /// As metrics and logs name it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BootIdChanged => "boot_id_changed",
-            Self::DeadlinePassed => "deadline_passed",
-            Self::StoreLost => "store_lost",
-            Self::ServerRefused => "server_refused",
-            Self::Unreachable => "unreachable",
         }
     }
 }

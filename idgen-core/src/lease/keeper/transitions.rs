@@ -1,9 +1,7 @@
 //! The transitions: one function per kind of event, each a total match over the phases.
 
-use super::{
-    Action, Event, GRANT_DOUBLINGS_MAX, Goal, Grant, Held, IllegalTransition, Loss, Phase,
-    REFUSAL_DOUBLINGS_MAX, RETRY_MS, Reading, State, Ticket,
-};
+use super::pause::{self, GRANT_DOUBLINGS_MAX, REFUSAL_DOUBLINGS_MAX, RETRY_MS};
+use super::{Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, Reading, State, Ticket};
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
 use crate::lease::timing::Timing;
@@ -32,6 +30,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         ticket: state.ticket,
         now: state.now,
         setbacks: state.setbacks,
+        random: state.random,
         actions: Vec::new(),
     };
     let phase = match event {
@@ -57,7 +56,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
             .on_renewed(state.phase, guard, ttl_ms, &leased)
             .ok_or(illegal)?,
         Event::RenewFailed { doubt, .. } => core.on_renew_failed(state.phase, doubt).ok_or(illegal)?,
-        Event::RenewLost { .. } => core.on_renew_lost(state.phase).ok_or(illegal)?,
+        Event::RenewLost { why, .. } => core.on_renew_lost(state.phase, why).ok_or(illegal)?,
         Event::Extended => core.on_extended(state.phase).ok_or(illegal)?,
         Event::ExtendRefused => core.on_extend_refused(state.phase).ok_or(illegal)?,
         Event::Fenced { marks } => core.on_fenced(state.phase, marks).ok_or(illegal)?,
@@ -70,43 +69,9 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         ticket: core.ticket,
         now: core.now,
         setbacks: core.setbacks,
+        random: core.random,
     };
     Ok((state, core.actions))
-}
-
-impl State {
-    /// After a stale answer: whatever is held may have changed in the store.
-    fn distrusting(mut self) -> Self {
-        match &mut self.phase {
-            Phase::Holding { held } | Phase::Away { held: Some(held) } => held.doubt = true,
-            _ => {}
-        }
-        self
-    }
-}
-
-impl Phase {
-    fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Self::Probing { ticket, .. }
-            | Self::Acquiring { ticket, .. }
-            | Self::Renewing { ticket, .. }
-            | Self::Releasing { ticket, .. } => Some(*ticket),
-            _ => None,
-        }
-    }
-}
-
-impl Held {
-    fn claims(&self) -> Vec<Claim> {
-        self.leased
-            .iter()
-            .map(|leased| Claim {
-                identity: leased.identity,
-                token: self.token,
-            })
-            .collect()
-    }
 }
 
 /// What a step needs besides the phase; collects the actions.
@@ -115,6 +80,7 @@ struct Core<'a> {
     ticket: Ticket,
     now: BootMs,
     setbacks: u32,
+    random: u64,
     actions: Vec<Action>,
 }
 
@@ -129,7 +95,7 @@ impl Core<'_> {
     }
 
     fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
-        let pause_ms = RETRY_MS << self.setbacks.min(doublings_max);
+        let pause_ms = pause::after_setbacks_ms(self.setbacks, doublings_max, self.random);
         self.setbacks = self.setbacks.saturating_add(1);
         pause_ms
     }
@@ -155,8 +121,10 @@ impl Core<'_> {
         }
     }
 
+    /// `pause_ms`: what the server's own refusals ask for.
     fn replace(&mut self, held: &Held, why: Loss, pause_ms: u64) -> Phase {
         self.give_up(held, why);
+        let pause_ms = pause_ms.max(why.hold_off_ms(self.timing));
         self.fence(
             held,
             Goal::Replace {
@@ -204,6 +172,7 @@ impl Core<'_> {
 
     fn on_reading(&mut self, phase: Phase, reading: Reading) -> Phase {
         self.now = reading.clock.boot;
+        self.random = reading.random;
         if let Some(held) = phase.held()
             && held.boot_id != reading.boot_id
         {
@@ -392,7 +361,10 @@ impl Core<'_> {
             return None;
         };
         if claims.is_empty() {
-            return Some(self.reach(Goal::Replace { retry_at: self.now }, boot_id));
+            let retry_at = self
+                .now
+                .saturating_add(pause::at_start_ms(self.ticket, self.random));
+            return Some(self.reach(Goal::Replace { retry_at }, boot_id));
         }
         let ticket = self.draw_ticket();
         self.act(Action::Probe { ticket });
@@ -533,11 +505,11 @@ impl Core<'_> {
         })
     }
 
-    fn on_renew_lost(&mut self, phase: Phase) -> Option<Phase> {
+    fn on_renew_lost(&mut self, phase: Phase, why: Loss) -> Option<Phase> {
         let Phase::Renewing { held, .. } = phase else {
             return None;
         };
-        Some(self.replace(&held, Loss::StoreLost, 0))
+        Some(self.replace(&held, why, 0))
     }
 
     fn on_extended(&mut self, phase: Phase) -> Option<Phase> {

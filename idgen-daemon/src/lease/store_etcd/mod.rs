@@ -18,15 +18,17 @@
 
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod link;
 mod pins;
 mod value;
 
+use self::link::{Effect, Link};
 use self::pins::Pins;
 use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenCell, SeenStore, decode};
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn,
-    TxnOp, TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
 };
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
@@ -39,12 +41,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
-/// HTTP/2 pings while a request waits: a member that went away without a word is noticed after twice this. Not while
-/// none does: etcd takes pings of an idle connection for abuse and ends it at the fourth, and a request that is
-/// sent at that moment fails (seen with 3.4.23).
-const PING: Duration = Duration::from_secs(2);
+type Result<T> = std::result::Result<T, StoreError>;
 
 /// What the adapter works with.
 #[derive(Clone, Debug)]
@@ -53,6 +52,8 @@ pub struct EtcdConfig {
     pub class: Class,
     /// Client URLs of the members.
     pub endpoints: Vec<String>,
+    /// TLS and user.
+    pub security: EtcdSecurity,
     /// Prefix of all keys, without a slash at its end.
     pub prefix: String,
     /// Limit for connecting, and for each request.
@@ -67,9 +68,7 @@ pub struct EtcdConfig {
 pub struct EtcdStore {
     config: EtcdConfig,
     keys: Keys,
-    /// One client per endpoint, so that "try another member" can be steered.
-    client: Option<Client>,
-    endpoint: usize,
+    link: Link,
     pins: Pins,
     /// The cell as last seen: whatever is written was planned on it.
     cell: SeenCell,
@@ -86,23 +85,15 @@ struct EtcdLease {
     ttl_ms: u64,
 }
 
-/// What a failed request means.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
-    /// It reads, or what it makes is of no consequence.
-    None,
-    /// It may have been done when no answer came.
-    Unknown,
-}
-
 impl EtcdStore {
     /// Connects at the first request.
     pub fn new(config: EtcdConfig) -> Self {
+        let keys = Keys::new(&config.prefix, config.class);
+        let (endpoints, security) = (config.endpoints.clone(), config.security.clone());
         Self {
-            keys: Keys::new(&config.prefix, config.class),
+            link: Link::new(endpoints, security, config.request_timeout, keys.cell()),
+            keys,
             config,
-            client: None,
-            endpoint: 0,
             pins: Pins::default(),
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
@@ -112,63 +103,15 @@ impl EtcdStore {
     }
 
     async fn client(&mut self) -> Result<Client> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let endpoint = self
-            .config
-            .endpoints
-            .get(self.endpoint)
-            .cloned()
-            .unwrap_or_default();
-        let limit = self.config.request_timeout;
-        let options = ConnectOptions::new()
-            .with_connect_timeout(limit)
-            .with_timeout(limit)
-            .with_keep_alive(PING, PING)
-            .with_keep_alive_while_idle(false)
-            .with_require_leader(true);
-        let connecting = Client::connect([endpoint], Some(options));
-        let client = self.request(Effect::None, connecting).await?;
-        self.client = Some(client.clone());
-        Ok(client)
+        self.link.client().await
     }
 
-    /// Runs one request under the limit. After an error the next member is tried.
     async fn request<T>(
         &mut self,
         effect: Effect,
         request: impl Future<Output = std::result::Result<T, Error>>,
     ) -> Result<T> {
-        let limit = self.config.request_timeout;
-        let error = match tokio::time::timeout(limit, request).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => classify(effect, &error),
-            Err(_) => {
-                let kind = if effect == Effect::None {
-                    StoreErrorKind::Unreachable
-                } else {
-                    StoreErrorKind::Unknown
-                };
-                StoreError::new(kind, format!("no answer within {} ms", limit.as_millis()))
-            }
-        };
-        let endpoint = self
-            .config
-            .endpoints
-            .get(self.endpoint)
-            .cloned()
-            .unwrap_or_default();
-        self.rotate();
-        Err(StoreError::new(
-            error.kind,
-            format!("etcd {endpoint}: {}", error.message),
-        ))
-    }
-
-    fn rotate(&mut self) {
-        self.client = None;
-        self.endpoint = (self.endpoint + 1) % self.config.endpoints.len().max(1);
+        self.link.request(effect, request).await
     }
 
     /// Judges the header of an answer about keys.
@@ -181,7 +124,7 @@ impl EtcdStore {
         })?;
         let judged = self.pins.judge(header.cluster_id(), header.revision());
         if judged.is_err() {
-            self.rotate();
+            self.link.rotate();
         }
         judged
     }
@@ -520,29 +463,4 @@ fn signed(revision: Revision) -> Result<i64> {
 fn encode(value: &impl serde::Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value)
         .map_err(|error| StoreError::new(StoreErrorKind::Denied, format!("write a value: {error}")))
-}
-
-/// gRPC says by its code whether a server may have acted. Numbers as in the gRPC specification, because
-/// the client library does not export the type.
-fn classify(effect: Effect, error: &Error) -> StoreError {
-    const DENIED: [i32; 6] = [
-        3,  // invalid argument: also "auth revision is old", cured by a new client
-        7,  // permission denied
-        8,  // resource exhausted: the NOSPACE alarm, too many requests
-        9,  // failed precondition
-        12, // unimplemented
-        16, // unauthenticated
-    ];
-    let (code, message) = match error {
-        Error::GRpcStatus(status) => (i32::from(status.code()), status.message().to_owned()),
-        other => (2, other.to_string()),
-    };
-    let kind = if DENIED.contains(&code) {
-        StoreErrorKind::Denied
-    } else if effect == Effect::Unknown {
-        StoreErrorKind::Unknown
-    } else {
-        StoreErrorKind::Unreachable
-    };
-    StoreError::new(kind, message)
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::daemon::{Answer, answer};
 use super::process::{Process, Signal, free_ports};
-use super::{PATIENCE, Scratch, eventually, eventually_true, http};
+use super::{CertDir, PATIENCE, Scratch, eventually, eventually_true, http};
 
 /// Where `make/etcd.sh` unpacks the newer release.
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../build/etcd-3.5/usr/bin");
@@ -73,13 +73,22 @@ pub struct EtcdOptions {
     pub release: Release,
     /// More arguments of the program.
     pub args: Vec<String>,
+    /// Directory of a [`CertDir`](super::CertDir): clients come with TLS, and show a certificate of its authority.
+    pub certs: Option<PathBuf>,
 }
 
 impl EtcdOptions {
     pub fn of(release: Release) -> EtcdOptions {
         EtcdOptions {
             release,
-            args: Vec::new(),
+            ..Default::default()
+        }
+    }
+
+    pub fn certs(self, certs: &CertDir) -> Self {
+        EtcdOptions {
+            certs: Some(certs.path().to_owned()),
+            ..self
         }
     }
 
@@ -96,6 +105,8 @@ pub struct Etcd {
     name: String,
     client_port: u16,
     peer_port: u16,
+    /// Health in plain HTTP, whatever the clients must do.
+    health_port: u16,
     /// `name=peer URL` of all members.
     initial_cluster: String,
     scratch: Scratch,
@@ -118,13 +129,14 @@ impl Etcd {
     }
 
     fn reserve_with(name: &str, options: EtcdOptions) -> Etcd {
-        let [client_port, peer_port] = free_ports();
+        let [client_port, peer_port, health_port] = free_ports();
         let mut etcd = Etcd {
             process: None,
             options,
             name: name.to_owned(),
             client_port,
             peer_port,
+            health_port,
             initial_cluster: String::new(),
             scratch: Scratch::new("etcd"),
         };
@@ -133,7 +145,12 @@ impl Etcd {
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client_port)
+        let scheme = if self.options.certs.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://127.0.0.1:{}", self.client_port)
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -178,7 +195,20 @@ impl Etcd {
                 &peer,
             ])
             .args(["--initial-cluster", &self.initial_cluster])
+            .args([
+                "--listen-metrics-urls",
+                &format!("http://127.0.0.1:{}", self.health_port),
+            ])
             .args(&self.options.args);
+        if let Some(certs) = &self.options.certs {
+            let file = |name: &str| certs.join(name);
+            command.arg("--cert-file").arg(file("server.pem"));
+            command.arg("--key-file").arg(file("server.key"));
+            command
+                .arg("--client-cert-auth")
+                .arg("--trusted-ca-file")
+                .arg(file("ca.pem"));
+        }
         let name = format!("etcd {}", self.name);
         self.process = Some(Process::spawn(&name, command, self.scratch.join("etcd.log")));
     }
@@ -188,7 +218,8 @@ impl Etcd {
     }
 
     pub fn is_healthy(&self) -> bool {
-        http::get(self.addr(), "/health").is_some_and(|(status, body)| status == 200 && body.contains("true"))
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, self.health_port));
+        http::get(addr, "/health").is_some_and(|(status, body)| status == 200 && body.contains("true"))
     }
 
     pub fn pid(&self) -> u32 {
@@ -211,10 +242,18 @@ impl Etcd {
     /// The release's own etcdctl, asking this member.
     pub fn ctl(&self, args: &[&str]) -> Answer {
         let mut command = Command::new(self.options.release.program("etcdctl"));
-        command
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &self.endpoint(), "--command-timeout", CTL_TIMEOUT])
-            .args(args);
+        command.env("ETCDCTL_API", "3").args([
+            "--endpoints",
+            &self.endpoint(),
+            "--command-timeout",
+            CTL_TIMEOUT,
+        ]);
+        if let Some(certs) = &self.options.certs {
+            command.arg("--cacert").arg(certs.join("ca.pem"));
+            command.arg("--cert").arg(certs.join("admin.pem"));
+            command.arg("--key").arg(certs.join("admin.key"));
+        }
+        command.args(args);
         answer(command)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
 
-use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
+use super::process::{Process, ServerAccount, Signal, free_ports, pids_in, print_tail, signal_pid};
 use super::wait::within;
 use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
 
@@ -29,6 +29,9 @@ pub struct ServerOptions {
     /// A wall clock that the test sets: [`Server::clock`].
     pub fake_clock: bool,
     pub settings: Vec<String>,
+    /// Directory of a [`CertDir`](super::CertDir): at 127.0.0.1 there is TLS, and nobody without a certificate of its
+    /// authority that names the user. The socket stays open for all.
+    pub certs: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -39,6 +42,7 @@ impl Default for ServerOptions {
             own_identity: false,
             fake_clock: false,
             settings: Vec::new(),
+            certs: None,
         }
     }
 }
@@ -46,6 +50,7 @@ impl Default for ServerOptions {
 pub struct Server {
     postmaster: Option<Process>,
     clock: Option<FakeClock>,
+    port: u16,
     scratch: Scratch,
     _template: Option<Arc<Scratch>>,
 }
@@ -82,6 +87,7 @@ impl Server {
         let mut server = Server {
             postmaster: None,
             clock: options.fake_clock.then(|| FakeClock::new(&scratch)),
+            port: PORT,
             scratch,
             _template: template,
         };
@@ -90,6 +96,9 @@ impl Server {
             "unix_socket_directories",
             &server.socket_dir().display().to_string(),
         );
+        if let Some(certs) = &options.certs {
+            server.listen_with(certs);
+        }
         server.set("shared_buffers", "32MB");
         server.set_preload(options.preload);
         for setting in &options.settings {
@@ -100,6 +109,36 @@ impl Server {
             server.install_extension("postgres");
         }
         server
+    }
+
+    fn listen_with(&mut self, certs: &Path) {
+        let [port] = free_ports();
+        self.port = port;
+        self.set("port", &port.to_string());
+        self.set("listen_addresses", "127.0.0.1");
+        self.set("ssl", "on");
+        for (setting, file) in [
+            ("ssl_ca_file", "ca.pem"),
+            ("ssl_cert_file", "server.pem"),
+            ("ssl_key_file", "server.key"),
+        ] {
+            self.set(setting, &certs.join(file).display().to_string());
+        }
+        let rules = "local all all trust\nhostssl all all 127.0.0.1/32 cert\n";
+        fs::write(self.data_dir().join("pg_hba.conf"), rules).expect("write pg_hba.conf");
+    }
+
+    /// SIGHUP: certificates and settings are read anew.
+    pub fn reload(&self) {
+        self.postmaster
+            .as_ref()
+            .expect("the server runs")
+            .signal(Signal::HUP);
+    }
+
+    /// For the daemon's config, over TCP; `tls` are the parameters for TLS.
+    pub fn tcp_url(&self, host: &str, tls: &str) -> String {
+        format!("host={host} port={} user=idgend dbname=postgres {tls}", self.port)
     }
 
     /// The extension, the role `idgend` and what `idgen.grant_daemon` gives it.
@@ -243,7 +282,7 @@ impl Server {
         let mut config = Config::new();
         config
             .host_path(self.socket_dir())
-            .port(PORT)
+            .port(self.port)
             .user("postgres")
             .dbname("postgres");
         config.connect_timeout(Duration::from_secs(5));
@@ -279,8 +318,9 @@ impl Server {
 
     pub fn daemon_url_to(&self, database: &str) -> String {
         format!(
-            "host={} port={PORT} user=idgend dbname={database}",
-            self.socket_dir().display()
+            "host={} port={} user=idgend dbname={database}",
+            self.socket_dir().display(),
+            self.port
         )
     }
 
@@ -290,7 +330,7 @@ impl Server {
         command
             .arg("-h")
             .arg(self.socket_dir())
-            .args(["-p", &PORT.to_string(), "-U", "postgres"]);
+            .args(["-p", &self.port.to_string(), "-U", "postgres"]);
         command
     }
 }

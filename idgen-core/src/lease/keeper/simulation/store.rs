@@ -325,7 +325,12 @@ impl Node {
             self.cell = Some(snapshot.cell.clone());
             let (boot_id, token) = (held.boot_id, held.token);
             match settle_renewal(&snapshot, self.instance, boot_id, token, &held.leased) {
-                Standing::Lost => return Event::RenewLost { ticket },
+                Standing::Lost => {
+                    return Event::RenewLost {
+                        ticket,
+                        why: Loss::StoreLost,
+                    };
+                }
                 Standing::Mine { leased, .. } => {
                     for (wanted, committed) in wanted.iter_mut().zip(leased) {
                         wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);

@@ -1,0 +1,60 @@
+//! A moment for people.
+
+use crate::clock::UnixMs;
+use core::fmt;
+
+/// Shows as RFC 3339 in UTC, to the second that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Utc(pub UnixMs);
+
+const DAYS_PER_ERA: u64 = 146_097;
+
+/// Year, month and day of a day since 1970-01-01. Years are counted from March here, so that the leap day is the
+/// last of its year (Howard Hinnant, "chrono-compatible low-level date algorithms", public domain).
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.0 / 1_000;
+        let (year, month, day) = date(seconds / 86_400);
+        let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+        )
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_shown_as_the_calendar_has_them() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399_999, "2000-02-28T23:59:59Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (951_868_800_000, "2000-03-01T00:00:00Z"),
+            (1_795_992_006_500, "2026-11-29T22:40:06Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(Utc(UnixMs(ms)).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `[store]` of kind etcd: members, certificates and user.
+
+use super::{Checked, RawStore};
+use crate::lease::{EtcdSecurity, EtcdUser, Password};
+use crate::tls::{ClientFiles, TlsFiles};
+use std::path::PathBuf;
+
+/// Keys that only this kind knows.
+pub(super) fn given(raw: &RawStore) -> [(&'static str, bool); 8] {
+    [
+        ("endpoints", raw.endpoints.is_some()),
+        ("prefix", raw.prefix.is_some()),
+        ("ca_file", raw.ca_file.is_some()),
+        ("cert_file", raw.cert_file.is_some()),
+        ("key_file", raw.key_file.is_some()),
+        ("username", raw.username.is_some()),
+        ("password_file", raw.password_file.is_some()),
+        ("password", raw.password.is_some()),
+    ]
+}
+
+/// The members, all of them with TLS or none.
+pub(super) fn check_endpoints(endpoints: &[String]) -> Checked<()> {
+    if endpoints.is_empty() {
+        return Err("store.endpoints is empty".into());
+    }
+    for endpoint in endpoints {
+        let authority = endpoint
+            .strip_prefix("http://")
+            .or_else(|| endpoint.strip_prefix("https://"))
+            .unwrap_or_default();
+        if authority.is_empty() || authority.contains(['/', '@']) {
+            return Err(format!(
+                "store.endpoints: \"{endpoint}\" is not of the form https://host:port or http://host:port"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How the members are trusted, and how they trust us. What would end in plain text by surprise is refused.
+pub(super) fn check_security(raw: &RawStore, endpoints: &[String]) -> Checked<EtcdSecurity> {
+    let (with, without): (Vec<&String>, Vec<&String>) = endpoints
+        .iter()
+        .partition(|endpoint| endpoint.starts_with("https://"));
+    let files = check_files(raw)?;
+    let tls = match (files, with.first(), without.first()) {
+        (Some(_), _, Some(plain)) => {
+            return Err(format!(
+                "store.endpoints: {plain} is not https://, and store.ca_file asks for TLS; there is no plain text \
+                 beside it"
+            ));
+        }
+        (None, Some(secure), _) => {
+            return Err(format!(
+                "store.endpoints: {secure} needs store.ca_file, the authorities to believe"
+            ));
+        }
+        (files, _, _) => files,
+    };
+    Ok(EtcdSecurity {
+        tls,
+        user: check_user(raw)?,
+    })
+}
+
+fn check_files(raw: &RawStore) -> Checked<Option<TlsFiles>> {
+    let path = |file: &Option<String>| file.clone().map(PathBuf::from);
+    let client = match (path(&raw.cert_file), path(&raw.key_file)) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => Some(ClientFiles { cert, key }),
+        _ => return Err("store.cert_file and store.key_file belong together".into()),
+    };
+    match (path(&raw.ca_file), client) {
+        (None, Some(_)) => Err("store.cert_file needs store.ca_file: without it there is no TLS".into()),
+        (None, None) => Ok(None),
+        (Some(ca), client) => Ok(Some(TlsFiles { ca, client })),
+    }
+}
+
+fn check_user(raw: &RawStore) -> Checked<Option<EtcdUser>> {
+    let password = match (&raw.password_file, &raw.password) {
+        (Some(_), Some(_)) => {
+            return Err("store.password_file and IDGEND_STORE__PASSWORD are both given".into());
+        }
+        (Some(file), None) => Some(Password::File(file.into())),
+        (None, Some(password)) => Some(Password::given(password.clone())),
+        (None, None) => None,
+    };
+    match (&raw.username, password) {
+        (None, None) => Ok(None),
+        (Some(name), Some(password)) => Ok(Some(EtcdUser {
+            name: name.clone(),
+            password,
+        })),
+        (Some(_), None) => Err(
+            "store.username needs store.password_file or IDGEND_STORE__PASSWORD (a user that comes \
+             from the client certificate needs neither)"
+                .into(),
+        ),
+        (None, Some(_)) => Err("a password for etcd needs store.username".into()),
+    }
+}

@@ -1,0 +1,122 @@
+//! When our own certificates end: told as a metric, and as a warning two weeks ahead.
+
+use super::explain::date;
+use super::{certificates, read_file};
+use crate::error::Result;
+use prometheus::IntGaugeVec;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio_util::sync::CancellationToken;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+/// A file of a few kB is read this often; a new one shows in the metric after this time at the latest.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long before its end a certificate is warned of.
+const WARN_AHEAD: Duration = Duration::from_secs(14 * 86_400);
+/// Once a day is enough for what can wait for days.
+const WARN_EVERY: Duration = Duration::from_secs(86_400);
+
+/// The end of a certificate, or of the first of its chain to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// Not valid from then on.
+    pub at: SystemTime,
+}
+
+impl Deadline {
+    /// That of the certificates in `pem`, which is the content of `path`.
+    pub(super) fn of(path: &Path, pem: &[u8]) -> std::result::Result<Self, String> {
+        let unreadable = |error| format!("{}: read the validity: {error}", path.display());
+        let mut ends = Vec::new();
+        for der in certificates(path, pem)? {
+            let certificate = Certificate::from_der(&der).map_err(unreadable)?;
+            ends.push(certificate.tbs_certificate.validity.not_after.to_unix_duration());
+        }
+        let first = ends.into_iter().min().unwrap_or_default();
+        Ok(Self {
+            at: UNIX_EPOCH + first,
+        })
+    }
+
+    fn unix_s(self) -> u64 {
+        self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+
+    /// Still valid at `now`, but not for much longer.
+    fn is_near(self, now: SystemTime) -> bool {
+        self.at <= now + WARN_AHEAD
+    }
+}
+
+impl fmt::Display for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&date(self.unix_s()))
+    }
+}
+
+/// What is known of the certificates on disk.
+pub struct CertificateExpiry {
+    files: Vec<PathBuf>,
+    gauge: IntGaugeVec,
+    seen: BTreeMap<PathBuf, Deadline>,
+    warned: BTreeMap<PathBuf, SystemTime>,
+}
+
+impl CertificateExpiry {
+    /// Of these files; the gauge has the label `file`.
+    pub fn new(files: Vec<PathBuf>, gauge: IntGaugeVec) -> Self {
+        Self {
+            files,
+            gauge,
+            seen: BTreeMap::new(),
+            warned: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at each of them. One that cannot be read keeps its value: whoever connects with it tells what is wrong.
+    pub fn look(&mut self, now: SystemTime) {
+        for path in self.files.clone() {
+            let read = read_file(&path).and_then(|content| Deadline::of(&path, &content));
+            let Ok(deadline) = read else { continue };
+            let label = path.display().to_string();
+            let seconds = i64::try_from(deadline.unix_s()).unwrap_or(i64::MAX);
+            self.gauge.with_label_values(&[&label]).set(seconds);
+            let before = self.seen.insert(path.clone(), deadline);
+            if before.is_some_and(|before| before != deadline) {
+                tracing::info!(file = label, expires = %deadline, "there is a new certificate");
+                self.warned.remove(&path);
+            }
+            if deadline.is_near(now) {
+                self.warn(path, deadline, now);
+            }
+        }
+    }
+
+    fn warn(&mut self, path: PathBuf, deadline: Deadline, now: SystemTime) {
+        let due = |last: &SystemTime| now.duration_since(*last).is_ok_and(|ago| ago >= WARN_EVERY);
+        if self.warned.get(&path).is_none_or(due) {
+            let (file, ends) = (
+                path.display(),
+                if deadline.at <= now { "expired" } else { "expires" },
+            );
+            tracing::warn!(
+                "our certificate {file} {ends} on {deadline}: put a new one in place, no restart is needed"
+            );
+            self.warned.insert(path, now);
+        }
+    }
+}
+
+/// Looks until `stop`.
+pub async fn watch(mut expiry: CertificateExpiry, stop: CancellationToken) -> Result<()> {
+    loop {
+        expiry.look(SystemTime::now());
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
