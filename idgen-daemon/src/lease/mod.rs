@@ -19,7 +19,9 @@ mod store_postgres;
 
 pub(crate) use complaint::Complaint;
 
-pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
+pub use clock::{
+    ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
+};
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::AnyStore;
 pub use report::Report;

@@ -52,7 +52,7 @@ impl Arena {
             }
             Fault::BackendPaused(n) => pause([minting_backend(&self.servers[n])], hold),
             Fault::ServerStopped(n) => {
-                self.servers[n].stop_immediately();
+                self.servers[n].stop_at_once();
                 self.server_back(n, hold)
             }
             Fault::PostmasterKilled(n) => {

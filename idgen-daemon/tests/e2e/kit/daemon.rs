@@ -53,9 +53,13 @@ pub struct DaemonOptions {
     pub workers_more: String,
     /// More lines of section `[shards]`; none: no shards.
     pub shards: String,
+    /// Lines of section `[clock]`. `None`: a machine that runs tests need not be synchronised.
+    pub clock: Option<String>,
     /// More lines of section `[store]`.
     pub store_more: String,
     pub log_level: &'static str,
+    /// A program that runs it, with its arguments; none: it runs by itself.
+    pub wrapper: Vec<String>,
 }
 
 impl DaemonOptions {
@@ -68,8 +72,10 @@ impl DaemonOptions {
             ttl_ms: 600_000,
             workers_more: String::new(),
             shards: String::new(),
+            clock: None,
             store_more: String::new(),
             log_level: "info",
+            wrapper: Vec::new(),
         }
     }
 
@@ -98,6 +104,12 @@ impl DaemonOptions {
         DaemonOptions { shards, ..self }
     }
 
+    /// Lines of section `[clock]`.
+    pub fn clock(self, lines: &str) -> Self {
+        let clock = Some(lines.to_owned());
+        DaemonOptions { clock, ..self }
+    }
+
     /// Lines such as `period_ms = 1000`.
     pub fn workers_more(self, lines: &str) -> Self {
         let workers_more = format!("{lines}\n");
@@ -110,15 +122,25 @@ impl DaemonOptions {
         DaemonOptions { store_more, ..self }
     }
 
+    pub fn wrapped_in(self, wrapper: &[&str]) -> Self {
+        let wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        DaemonOptions { wrapper, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
             Store::Postgres(url) => format!("kind = \"postgres\"\nurl = \"{url}\""),
             Store::Etcd(endpoints) => format!("kind = \"etcd\"\nendpoints = {endpoints:?}"),
         };
+        let clock = match (&self.clock, &self.store) {
+            (Some(lines), _) => lines,
+            (None, Store::Embedded) => "",
+            (None, Store::Postgres(_) | Store::Etcd(_)) => "check = \"off\"",
+        };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
+             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
             self.name,
             self.postgres_url,
             self.store_more,
@@ -139,8 +161,13 @@ impl DaemonOptions {
         let scratch = Scratch::new("idgend");
         let config = scratch.join("idgend.toml");
         fs::write(&config, self.config()).expect("write config");
-        let mut command = Command::new(IDGEND);
-        command.current_dir(scratch.path()).arg("--config").arg(&config);
+        let mut words = self.wrapper.iter().map(String::as_str).chain([IDGEND]);
+        let mut command = Command::new(words.next().unwrap_or(IDGEND));
+        command
+            .args(words)
+            .current_dir(scratch.path())
+            .arg("--config")
+            .arg(&config);
         let process = Process::spawn(
             &format!("idgend {}", self.name),
             command,

@@ -169,6 +169,11 @@ impl Etcd {
         format!("{}={}", self.name, self.peer_url())
     }
 
+    /// Of the next start: an upgrade.
+    pub fn set_release(&mut self, release: Release) {
+        self.options.release = release;
+    }
+
     pub fn run(&mut self) {
         self.spawn();
         self.wait_healthy();

@@ -20,7 +20,7 @@ pub use daemon::{Daemon, DaemonOptions, Store};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, Release};
 pub use fake_clock::FakeClock;
 pub use fault::{Pause, SyncFault, SyncFaultGuard};
-pub use load::Load;
+pub use load::{Load, LoadOptions};
 pub use pki::{Authority, CertDir};
 pub use proxy::{Flow, Mode, Proxy};
 pub use scratch::Scratch;
