@@ -22,6 +22,8 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod format;
 #[cfg(test)]
 mod lease;

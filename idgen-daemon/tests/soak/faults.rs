@@ -85,7 +85,11 @@ impl Arena {
             Fault::DaemonCutOff(n) => self.net(|server, _| server == n, Mode::Stall(Flow::Both), hold),
             Fault::AnswersLost(n) => self.net(|server, _| server == n, Mode::Lose(Flow::Replies), hold),
             Fault::MemberCutOff(m) => self.net(|_, member| member == m, Mode::Stall(Flow::Both), hold),
-            Fault::StoreSlow(ms) => self.net(|_, _| true, Mode::Delay(Duration::from_millis(ms)), hold),
+            Fault::StoreSlow(ms) => self.net(
+                |_, _| true,
+                Mode::Delay(Flow::Requests, Duration::from_millis(ms)),
+                hold,
+            ),
             of_etcd => self.hit_cluster(of_etcd, hold),
         }
     }

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod etcd;
 pub mod fake_clock;
 pub mod fault;
+pub mod fleet;
 pub mod http;
 pub mod load;
 pub mod pki;
