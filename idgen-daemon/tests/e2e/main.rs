@@ -16,6 +16,8 @@
 mod kit;
 
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clock;
 #[cfg(test)]
 mod crash;
@@ -51,5 +53,7 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod vectors;

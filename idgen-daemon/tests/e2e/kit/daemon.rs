@@ -58,6 +58,8 @@ pub struct DaemonOptions {
     /// More lines of section `[store]`.
     pub store_more: String,
     pub log_level: &'static str,
+    /// More variables of the environment.
+    pub env: Vec<(String, String)>,
     /// A program that runs it, with its arguments; none: it runs by itself.
     pub wrapper: Vec<String>,
 }
@@ -75,6 +77,7 @@ impl DaemonOptions {
             clock: None,
             store_more: String::new(),
             log_level: "info",
+            env: Vec::new(),
             wrapper: Vec::new(),
         }
     }
@@ -167,7 +170,8 @@ impl DaemonOptions {
             .args(words)
             .current_dir(scratch.path())
             .arg("--config")
-            .arg(&config);
+            .arg(&config)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         let process = Process::spawn(
             &format!("idgend {}", self.name),
             command,
@@ -271,6 +275,40 @@ impl Daemon {
                 panic!("the daemon has ended: {status}");
             }
             self.is_ready().then_some(())
+        });
+    }
+
+    /// Waits until `/readyz` says no, with this among the reasons, and returns all of it.
+    pub fn wait_unready_with(&mut self, reason: &str) -> String {
+        let mut last = String::new();
+        let said = super::wait::within(PATIENCE, || {
+            if let Some((status, body)) = self.get("/readyz") {
+                last = body;
+                return status == 503 && last.contains(reason);
+            }
+            false
+        });
+        assert!(said, "/readyz does not say `{reason}` but `{last}`");
+        last
+    }
+
+    /// Renewals of workers that the store has committed since its start.
+    pub fn renewals(&mut self) -> u64 {
+        let (_, metrics) = eventually(PATIENCE, "the metrics", || self.get("/metrics"));
+        let name = "idgen_renewals_total{class=\"worker\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+        count.and_then(|count| count.parse().ok()).expect("a number")
+    }
+
+    /// Waits until the log has a line with all of these.
+    pub fn wait_log(&self, parts: &[&str]) {
+        let what = format!("a line with {parts:?} in the log");
+        eventually(PATIENCE, &what, || {
+            let log = self.log();
+            let found = log
+                .lines()
+                .any(|line| parts.iter().all(|part| line.contains(part)));
+            found.then_some(())
         });
     }
 

@@ -212,7 +212,7 @@ impl Etcd {
             command
                 .arg("--client-cert-auth")
                 .arg("--trusted-ca-file")
-                .arg(file("ca.pem"));
+                .arg(file("server-ca.pem"));
         }
         let name = format!("etcd {}", self.name);
         self.process = Some(Process::spawn(&name, command, self.scratch.join("etcd.log")));
@@ -254,7 +254,7 @@ impl Etcd {
             CTL_TIMEOUT,
         ]);
         if let Some(certs) = &self.options.certs {
-            command.arg("--cacert").arg(certs.join("ca.pem"));
+            command.arg("--cacert").arg(certs.join("server-ca.pem"));
             command.arg("--cert").arg(certs.join("admin.pem"));
             command.arg("--key").arg(certs.join("admin.key"));
         }

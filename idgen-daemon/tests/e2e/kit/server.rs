@@ -165,7 +165,7 @@ impl Server {
         self.set("listen_addresses", "127.0.0.1");
         self.set("ssl", "on");
         for (setting, file) in [
-            ("ssl_ca_file", "ca.pem"),
+            ("ssl_ca_file", "server-ca.pem"),
             ("ssl_cert_file", "server.pem"),
             ("ssl_key_file", "server.key"),
         ] {
