@@ -116,11 +116,8 @@ fn play(servers: &[Server], worker: u16, rule: Rule, keeps: bool) -> Vec<Verdict
 impl Stage {
     fn set(servers: &[Server], worker: u16) -> Stage {
         let scratch = Scratch::new("mutation");
-        let nodes: Vec<Node> = servers
-            .into_iter()
-            .enumerate()
-            .map(|(number, server)| Node::of(server, number))
-            .collect();
+        let nodes = servers.iter().enumerate();
+        let nodes = nodes.map(|(number, server)| Node::of(server, number)).collect();
         let events = Lines::append(&scratch.join(EVENTS));
         events.write(&Record::Run {
             store: StoreKind::Postgres,

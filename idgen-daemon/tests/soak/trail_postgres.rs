@@ -270,13 +270,10 @@ fn value_of(text: &str) -> (Option<String>, &str) {
     let mut value = String::new();
     let mut chars = quoted.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
-        if c != '\'' {
-            value.push(c);
-        } else if chars.next_if(|(_, next)| *next == '\'').is_some() {
-            value.push(c);
-        } else {
+        if c == '\'' && chars.next_if(|(_, next)| *next == '\'').is_none() {
             return (Some(value), &quoted[at + 1..]);
         }
+        value.push(c);
     }
     (Some(value), "")
 }
