@@ -91,11 +91,18 @@ fn who_has_what(servers: &[Server], store: Store) {
 #[test]
 fn both_sides_of_a_new_epoch_are_named_and_a_sealed_store_tells_too() {
     let servers = Server::several(2);
-    let options = |n: usize, name: &str| DaemonOptions::new(&servers[n]).store(Store::on(&servers[0])).name(name);
+    let options = |n: usize, name: &str| {
+        DaemonOptions::new(&servers[n])
+            .store(Store::on(&servers[0]))
+            .name(name)
+    };
     let old = options(0, "old-primary").start();
     old.signal(Signal::STOP);
     let mut store = servers[0].connect();
-    sql::run(&mut store, "UPDATE idgen.cell SET sealed_reason = 'seen to be a copy'");
+    sql::run(
+        &mut store,
+        "UPDATE idgen.cell SET sealed_reason = 'seen to be a copy'",
+    );
     let text = asked(&old, &["leases", "list"]);
     assert!(
         text.contains("sealed, nothing is granted or renewed: seen to be a copy"),
