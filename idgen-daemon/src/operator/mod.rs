@@ -1,4 +1,6 @@
-//! What `idgenctl` changes: the clock that a daemon believes, and the format of a cell.
+//! What `idgenctl` changes: the clock that a daemon believes, the format of a cell, and its epoch.
 
 pub mod clock;
+pub mod epoch;
 pub mod format;
+mod store;

@@ -24,6 +24,8 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod epoch;
+#[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod format;
