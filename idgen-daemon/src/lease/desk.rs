@@ -225,6 +225,7 @@ impl<S: LeaseStore> Clerk<S> {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 if error.kind == StoreErrorKind::Sealed {
+                    self.pins.note_sealed();
                     self.tell_epoch(&error.message).await;
                 }
                 return Err(error);
