@@ -93,7 +93,9 @@ fuzz_target!(|pairs: Vec<Pair<'_>>| {
         ceiling_ms: 0,
     };
     let blanks = (0..1_024).map(|id| (key(&Key::HighWater(id)), value(&blank), 1));
-    let pairs = pairs.iter().map(|pair| (key(&pair.key), value(&pair.value), pair.revision));
+    let pairs = pairs
+        .iter()
+        .map(|pair| (key(&pair.key), value(&pair.value), pair.revision));
     for (key, value, revision) in blanks.chain(pairs) {
         let made = PbKeyValue {
             key,
