@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::kit::Release;
-use crate::{clock_side, daemon_side, etcd_side, postgres_side};
+use crate::{clock_side, daemon_side, etcd_side, guard_side, postgres_side};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
 const FAULTS: u32 = 57;
@@ -78,12 +78,30 @@ faults! {
     10 etcd_side::f10_every_request_takes_2_s:
         "a network slower than the limit of a request" by "proxy: requests take 2 s"
         so "stop at the deadline; no lease is installed and lost again meanwhile; back within TTL + 2 P + 2 s";
+    11 guard_side::f11_etcd_is_full_by_its_quota:
+        "etcd's quota alarm" by "--quota-backend-bytes=8388608, filled up under load"
+        so "a warning names NOSPACE and what to do; a daemon that stops gives its identities back all the same; the other server stops at its deadline; back by itself after compaction, defragmentation and disarm";
+    12 guard_side::f12_the_disk_of_a_member_is_full:
+        "a member's disk is full" by "the leader's data on a tmpfs that is filled to the last byte, until the member dies; space is made, and it is restarted"
+        so "no call refused";
     13 etcd_side::f13_history_is_compacted_and_members_are_defragmented:
         "history is compacted" by "etcdctl: compaction at the head and defragmentation of all members, three times"
         so "nothing rests on a watch or on old revisions: no call refused";
+    21 guard_side::f21_the_token_expires:
+        "the auth token expires" by "authentication switched on under load; --auth-token-ttl 1, renewals every 3 s"
+        so "a new token within the period; no call refused";
+    22 guard_side::f22_the_revision_of_the_auth_store_is_old:
+        "the revision of the auth store is old" by "JWT; a user is added under load"
+        so "a new connection with a new token; no call refused";
+    23 guard_side::f23_the_role_loses_its_permission:
+        "the role loses its permission" by "etcdctl role revoke-permission under load"
+        so "a warning names the permission and the command that gives it; both servers stop at their deadlines; new tokens within TTL + 2 P + 2 s after it was given back";
     24 etcd_side::f24_members_of_two_versions:
         "members of two versions" by "the members are restarted one by one as 3.5: a rolling upgrade, or a rolling restart"
         so "renewal is by transaction on every version; no call refused";
+    25 guard_side::f25_the_ttl_is_raised_by_the_server:
+        "etcd raises the TTL" by "--election-timeout 5000, so that leases of 4 s are kept for 8 s"
+        so "the deadline follows the TTL in the answer, the window stays as configured; no call refused";
     26 daemon_side::f26_the_revocation_of_an_old_lease_is_lost:
         "the old lease is not revoked" by "proxy: an answer is held up, and the request after it thrown away"
         so "the old lease expires by itself; no call refused";
@@ -163,8 +181,6 @@ faults! {
 
 /// Shown by other programs, or not at all.
 const OTHERS: &[Fault] = &[
-    not(11, "etcd's quota alarm", "comes with TLS and authentication"),
-    not(12, "etcd's disk is full", "comes with TLS and authentication"),
     not(
         14,
         "a watch resumed after a restore",
@@ -176,18 +192,6 @@ const OTHERS: &[Fault] = &[
     not(18, "a holder that slept through a restore", "comes with epochs"),
     not(19, "a new node joins a restored cluster", "comes with epochs"),
     not(20, "the epoch advances under an old holder", "comes with epochs"),
-    not(21, "the auth token expires", "comes with TLS and authentication"),
-    not(
-        22,
-        "the revision of the auth store is old",
-        "comes with TLS and authentication",
-    ),
-    not(
-        23,
-        "the role loses its permission",
-        "comes with TLS and authentication",
-    ),
-    not(25, "etcd raises the TTL", "comes with TLS and authentication"),
     not(31, "the anchor file is damaged", "comes with epochs"),
     not(49, "a host ahead of its peers", "comes with the clock gate"),
     not(

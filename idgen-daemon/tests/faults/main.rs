@@ -18,6 +18,8 @@ mod daemon_side;
 #[cfg(test)]
 mod etcd_side;
 #[cfg(test)]
+mod guard_side;
+#[cfg(test)]
 mod injection;
 #[cfg(test)]
 mod postgres_side;

@@ -42,6 +42,8 @@ pub struct Stage {
     pub etcd: EtcdOptions,
     pub server: ServerOptions,
     pub members: usize,
+    /// Lines of section `[store]` of both daemons.
+    pub store: String,
 }
 
 impl Stage {
@@ -56,6 +58,7 @@ impl Stage {
                 ..Default::default()
             },
             members: 3,
+            store: String::new(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Side {
         let options = DaemonOptions::new(&server)
             .name(name)
             .store(Store::behind(&proxies))
+            .store_more(&stage.store)
             .ttl_ms(ttl_ms);
         let daemon = Some(options.launch());
         Load::make_tag(&server);

@@ -335,6 +335,33 @@ impl EtcdStore {
         ])
     }
 
+    /// Gives up holder keys and writes down the exact ends; false: the latter was refused. An etcd that is full takes
+    /// deletes alone. Then the ceilings stay in the high waters, and the next holders begin above them.
+    async fn release_exactly(
+        &mut self,
+        guards: Vec<Compare>,
+        exact_ends: Vec<TxnOp>,
+        deletes: Vec<TxnOp>,
+    ) -> Result<bool> {
+        let all = [exact_ends, deletes.clone()].concat();
+        let (answer, exact) = match self.write(Txn::new().when(guards.clone()).and_then(all)).await {
+            Ok(answer) => (answer, true),
+            Err(error) if error.kind == StoreErrorKind::Denied => {
+                let answer = self.write(Txn::new().when(guards).and_then(deletes)).await;
+                // The first error says more.
+                let answer = answer.map_err(|_| error.clone())?;
+                tracing::warn!("identities are given back without their exact ends: {error}");
+                (answer, false)
+            }
+            Err(error) => return Err(error),
+        };
+        if answer.succeeded() {
+            Ok(exact)
+        } else {
+            Err(not_as_expected())
+        }
+    }
+
     /// An identity is held under the token, and its high water is as it was left.
     fn held_unchanged(&self, identity: Identity, token: Token, guard: Revision) -> Result<[Compare; 2]> {
         let token = signed(token.revision)?;
@@ -396,7 +423,7 @@ impl LeaseStore for EtcdStore {
             return Ok(released);
         }
         let mut guards = vec![self.cell_unchanged()];
-        let mut changes = Vec::with_capacity(released.len() * 2);
+        let (mut exact_ends, mut deletes) = (Vec::new(), Vec::new());
         for mark in &released {
             let (identity, token) = (mark.claim.identity, mark.claim.token);
             let guard = seen
@@ -410,21 +437,18 @@ impl LeaseStore for EtcdStore {
                 exact: true,
                 epoch: token.epoch.0,
             };
-            changes.push(TxnOp::put(
+            exact_ends.push(TxnOp::put(
                 self.keys.high_water(identity),
                 encode(&high_water)?,
                 None,
             ));
-            changes.push(TxnOp::delete(self.keys.holder(identity), None));
+            deletes.push(TxnOp::delete(self.keys.holder(identity), None));
         }
-        let answer = self.write(Txn::new().when(guards).and_then(changes)).await?;
-        if !answer.succeeded() {
-            return Err(not_as_expected());
-        }
+        let exact = self.release_exactly(guards, exact_ends, deletes).await?;
         if let Some(lease_id) = self.lease_id.take() {
             self.revoke(lease_id).await;
         }
-        Ok(released)
+        Ok(if exact { released } else { Vec::new() })
     }
 }
 
