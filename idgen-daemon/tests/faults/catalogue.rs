@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::kit::Release;
-use crate::{clock_side, daemon_side, etcd_side, guard_side, postgres_side};
+use crate::{clock_side, daemon_side, etcd_side, postgres_side, security_side};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
 const FAULTS: u32 = 57;
@@ -78,30 +78,30 @@ faults! {
     10 etcd_side::f10_every_request_takes_2_s:
         "a network slower than the limit of a request" by "proxy: requests take 2 s"
         so "stop at the deadline; no lease is installed and lost again meanwhile; back within TTL + 2 P + 2 s";
-    11 guard_side::f11_etcd_is_full_by_its_quota:
-        "etcd's quota alarm" by "--quota-backend-bytes=8388608, filled up under load"
-        so "a warning names NOSPACE and what to do; a daemon that stops gives its identities back all the same; the other server stops at its deadline; back by itself after compaction, defragmentation and disarm";
-    12 guard_side::f12_the_disk_of_a_member_is_full:
-        "a member's disk is full" by "the leader's data on a tmpfs that is filled to the last byte, until the member dies; space is made, and it is restarted"
-        so "no call refused";
+    11 security_side::f11_the_quota_is_used_up:
+        "etcd's quota alarm" by "a quota of 8 MB, filled; later emptied, compacted, defragmented, disarmed"
+        so "stop at the deadlines, a warning says that space is exceeded; back within TTL + 2 P + 2 s";
+    12 security_side::f12_the_disk_of_a_member_is_full:
+        "a full disk of etcd" by "strace: fdatasync of the leader fails with ENOSPC"
+        so "the member gives up, another leads; no call refused";
+    21 security_side::f21_the_token_expires:
+        "the token of a user expires" by "tokens that live for a second"
+        so "the daemon gets a new one within the lease; no call refused";
+    22 security_side::f22_the_users_change_under_a_signed_token:
+        "the users change under a signed token" by "signed tokens (JWT), a user is added"
+        so "the daemon gets a new token within the lease; no call refused";
+    23 security_side::f23_the_role_loses_its_permission:
+        "the role loses its permission" by "etcdctl role revoke-permission, later granted again"
+        so "stop at the deadlines, a warning says permission denied; back within TTL + 2 P + 2 s";
+    25 security_side::f25_etcd_raises_the_ttl:
+        "etcd grants another TTL" by "a TTL of 1 s is asked for, etcd grants 2 s"
+        so "the deadline counts from what was granted, with the margin";
     13 etcd_side::f13_history_is_compacted_and_members_are_defragmented:
         "history is compacted" by "etcdctl: compaction at the head and defragmentation of all members, three times"
         so "nothing rests on a watch or on old revisions: no call refused";
-    21 guard_side::f21_the_token_expires:
-        "the auth token expires" by "authentication switched on under load; --auth-token-ttl 1, renewals every 3 s"
-        so "a new token within the period; no call refused";
-    22 guard_side::f22_the_revision_of_the_auth_store_is_old:
-        "the revision of the auth store is old" by "JWT; a user is added under load"
-        so "a new connection with a new token; no call refused";
-    23 guard_side::f23_the_role_loses_its_permission:
-        "the role loses its permission" by "etcdctl role revoke-permission under load"
-        so "a warning names the permission and the command that gives it; both servers stop at their deadlines; new tokens within TTL + 2 P + 2 s after it was given back";
     24 etcd_side::f24_members_of_two_versions:
         "members of two versions" by "the members are restarted one by one as 3.5: a rolling upgrade, or a rolling restart"
         so "renewal is by transaction on every version; no call refused";
-    25 guard_side::f25_the_ttl_is_raised_by_the_server:
-        "etcd raises the TTL" by "--election-timeout 5000, so that leases of 4 s are kept for 8 s"
-        so "the deadline follows the TTL in the answer, the window stays as configured; no call refused";
     26 daemon_side::f26_the_revocation_of_an_old_lease_is_lost:
         "the old lease is not revoked" by "proxy: an answer is held up, and the request after it thrown away"
         so "the old lease expires by itself; no call refused";
