@@ -28,6 +28,8 @@ mod fleet;
 #[cfg(test)]
 mod format;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod lease;
 #[cfg(test)]
 mod order;
