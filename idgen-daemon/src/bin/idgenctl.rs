@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use idgen_core::lease::Class;
 use idgen_daemon::config::{Config, parse_postgres};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::format::{Formats, When, Wish};
-use idgen_daemon::operator::{clock, format};
-use idgen_daemon::status::{Status, table};
+use idgen_daemon::operator::leases::Leases;
+use idgen_daemon::operator::{clock, format, leases};
+use idgen_daemon::status::{PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
 use std::io::Write;
@@ -55,6 +57,9 @@ enum Command {
     /// The format of the ids that the workers of a cell mint.
     #[command(subcommand)]
     Format(FormatCommand),
+    /// Who has which identity, as the lease store of a cell says it.
+    #[command(subcommand)]
+    Leases(LeasesCommand),
 }
 
 #[derive(Subcommand)]
@@ -103,6 +108,34 @@ enum FormatCommand {
     },
 }
 
+#[derive(Subcommand)]
+enum LeasesCommand {
+    /// Show every worker and shard that is not free: state, holder, token, ceiling. Works on a sealed store too, and
+    /// names the holders of another epoch, such as those of an old primary. Asks the store, not the servers.
+    List {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// Of one class only.
+        #[arg(long, value_enum)]
+        class: Option<Kind>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Worker,
+    Shard,
+}
+
+impl From<Kind> for Class {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Worker => Self::Worker,
+            Kind::Shard => Self::Shard,
+        }
+    }
+}
+
 #[derive(Args)]
 struct CellArguments {
     /// Configuration file of an idgend of the cell; of the one with the longest window where they differ.
@@ -132,6 +165,7 @@ fn main() -> ExitCode {
         Command::Format(FormatCommand::Switch { cell, to, region, at }) => {
             switch_format(&cell, &Wish { to, region, when: at })
         }
+        Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
     };
     match outcome {
         Ok(code) => code,
@@ -143,15 +177,21 @@ fn main() -> ExitCode {
 }
 
 fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>) -> Result<ExitCode> {
-    let (url, limit) = match (config, postgres) {
-        (Some(path), _) => {
-            let config = Config::load(&path)?;
-            (config.postgres.url, config.postgres.connect_timeout)
-        }
+    let config = config.as_deref().map(Config::load).transpose()?;
+    let (url, limit) = match (&config, postgres) {
+        (Some(config), _) => (config.postgres.url.clone(), config.postgres.connect_timeout),
         (None, Some(url)) => (parse_postgres("--postgres", &url)?, Duration::from_secs(3)),
         (None, None) => return Err(Error::usage("neither --config nor --postgres is given")),
     };
-    let status = wait_for(Status::read(&url, limit))??;
+    let mut status = wait_for(Status::read(&url, limit))??;
+    if let Some(config) = &config {
+        // The server's own state is told whether or not its store is within reach.
+        status.pool = Some(match wait_for(leases::pool(config))? {
+            Ok(Some(pool)) => PoolStatus::Known(pool),
+            Ok(None) => PoolStatus::Unknown("the lease store is new".to_owned()),
+            Err(error) => PoolStatus::Unknown(error.to_string()),
+        });
+    }
     show(output, &status, table)?;
     Ok(if status.is_serving() {
         ExitCode::SUCCESS
@@ -197,6 +237,13 @@ fn switch_format(cell: &CellArguments, wish: &Wish) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
     let formats = wait_for(format::switch(&config, wish))??;
     show(cell.output, &formats, Formats::to_string)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_leases(cell: &CellArguments, class: Option<Kind>) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let leases = wait_for(leases::list(&config, class.map(Class::from)))??;
+    show(cell.output, &leases, Leases::table)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,9 +20,13 @@ mod auth;
 #[cfg(test)]
 mod clock;
 #[cfg(test)]
+mod collision;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
+#[cfg(test)]
+mod fencing;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
@@ -31,6 +35,8 @@ mod format;
 mod full;
 #[cfg(test)]
 mod lease;
+#[cfg(test)]
+mod leases_list;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
