@@ -26,6 +26,8 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod epoch;
+#[cfg(test)]
 mod fencing;
 #[cfg(test)]
 mod fleet;
