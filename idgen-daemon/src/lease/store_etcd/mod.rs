@@ -16,15 +16,18 @@
 //! What this adapter cannot see: a restore under the same cluster token while the daemon was not
 //! running. The cluster id and the highest revision are pinned in memory only.
 
+mod beacons;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod link;
 mod pins;
 mod value;
 
+use self::beacons::BeaconValue;
 use self::link::{Effect, Link};
 use self::pins::Pins;
 use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenCell, SeenStore, decode};
+use super::beacons::Shown;
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
 use etcd_client::{
     Client, Compare, CompareOp, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn, TxnOp,
@@ -37,10 +40,11 @@ use idgen_core::lease::{
 };
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -77,6 +81,8 @@ pub struct EtcdStore {
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     revokes: JoinSet<()>,
+    /// What is told the other servers beside the leases.
+    shown: Shown,
 }
 
 #[derive(Clone, Copy)]
@@ -99,7 +105,32 @@ impl EtcdStore {
             generations: BTreeMap::new(),
             lease_id: None,
             revokes: JoinSet::new(),
+            shown: Shown::default(),
         }
+    }
+
+    /// Tells the other servers what this shows, with every grant and renewal.
+    #[must_use]
+    pub fn showing(self, shown: Shown) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// What our server's clock shows now, as a change of the store.
+    fn beacon(&self, lease: EtcdLease) -> Result<Option<TxnOp>> {
+        let Some(beacon) = self.shown.at(Instant::now()) else {
+            return Ok(None);
+        };
+        let key = beacons::key(
+            &self.config.prefix,
+            self.config.holder.instance,
+            self.config.class,
+        );
+        let on_lease = PutOptions::new().with_lease(lease.id);
+        Ok(Some(TxnOp::put(
+            key,
+            encode(&BeaconValue::of(beacon))?,
+            Some(on_lease),
+        )))
     }
 
     async fn client(&mut self) -> Result<Client> {
@@ -238,8 +269,9 @@ impl EtcdStore {
         &mut self,
         lease: EtcdLease,
         guards: Vec<Compare>,
-        puts: Vec<TxnOp>,
+        mut puts: Vec<TxnOp>,
     ) -> Result<Committed> {
+        puts.extend(self.beacon(lease)?);
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
