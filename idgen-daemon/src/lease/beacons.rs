@@ -247,6 +247,24 @@ mod tests {
         assert_eq!(awaited(start + 2 * SECOND), None, "all were heard");
     }
 
+    /// pd#8806: slow I/O of etcd looked like a clock that is off. Everything arrives 3 s late here, ours as well.
+    #[test]
+    fn incident_75_slow_writes_of_the_store_are_no_difference_of_clocks() {
+        let start = Instant::now();
+        let heard = Heard::new(start);
+        for peer in [2, 3] {
+            heard.hear(InstanceId(peer), beacon(BootId(peer), 1_000), start + 3 * SECOND);
+        }
+        let apart = || {
+            heard
+                .peers(beacon(OWN, 4_000), start + 3 * SECOND, start + 3 * SECOND)
+                .apart()
+        };
+        assert!(apart().is_some(), "that is how it looks");
+        heard.late_by(3 * SECOND);
+        assert_eq!(apart(), None, "but that is how late readings are");
+    }
+
     #[test]
     fn readings_that_are_late_are_allowed_for() {
         let start = Instant::now();
