@@ -161,6 +161,8 @@ REVOKE ALL ON FUNCTION
     idgen.server_clock(),
     idgen.note_clock(text, text, bigint, bigint),
     idgen.claim_server(text),
+    idgen.anchors(),
+    idgen.store_anchor(uuid, text, text),
     idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -177,6 +179,8 @@ BEGIN
             idgen.server_clock(),
             idgen.note_clock(text, text, bigint, bigint),
             idgen.claim_server(text),
+            idgen.anchors(),
+            idgen.store_anchor(uuid, text, text),
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -184,6 +188,7 @@ BEGIN
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
+        GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END

@@ -14,11 +14,14 @@
 //!  token    fencing tokens and names         switch  another format from a moment on
 //!  monitor  the clock: may it be gone by?    step    was it set?
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
+//!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
+pub mod anchor;
 pub mod class;
+pub mod epoch;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
@@ -33,7 +36,9 @@ pub mod timing;
 pub mod token;
 pub mod window;
 
+pub use anchor::{Anchor, Departure, Pins};
 pub use class::Class;
+pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
@@ -45,5 +50,7 @@ pub use step::{ClockVerdict, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use sync::KernelClock;
 pub use timing::{Timing, TimingError, TimingSpec};
-pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, Token};
+pub use token::{
+    BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
+};
 pub use window::{Leased, Window};

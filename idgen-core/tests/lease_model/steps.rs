@@ -4,8 +4,8 @@
 //! are written down here once more, in the words of `store_postgres.rs` and `store_etcd/`; the conformance suite of
 //! the daemon tries those on real servers.
 
-use idgen_core::lease::Window;
 use idgen_core::lease::ledger::{Standing, settle_renewal};
+use idgen_core::lease::{Anchor, Revision, Window};
 
 use crate::advance::advanced;
 use crate::scenario::{Broken, OldPrimary, Scenario};
@@ -352,8 +352,9 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
     if store.sealed || !reachable(scenario, state, at) || replicated && !can_commit(scenario, state, at) {
         return;
     }
-    let pinned = cell(lease.token.epoch, lease.nonce, 0);
-    if store.cell().follows(&pinned).is_err() {
+    // What a daemon holds in memory of the history of the store; that its revision falls is a step of its own.
+    let pinned = Anchor::of(&cell(lease.token.epoch, lease.nonce, 0), Revision(0));
+    if pinned.admits(&store.cell(), Revision(0)).is_err() {
         return;
     }
     let snapshot = store.snapshot(scenario.identities);

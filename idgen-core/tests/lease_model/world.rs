@@ -8,7 +8,7 @@ use idgen_core::lease::ledger::{Cell, Holder as HolderRow, Row as LedgerRow};
 use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
     BootId, CellId, Class, Epoch, EpochNonce, Identity, InstanceId, Leased, Revision, Snapshot,
-    Token as CoreToken, Window, pool,
+    StoreIdentity, Token as CoreToken, Window, pool,
 };
 
 pub type Tick = u8;
@@ -253,7 +253,7 @@ impl Store {
                 holder: row.holder.map(holder),
             })
         });
-        Snapshot::new(self.cell(), rows.collect())
+        Snapshot::new(self.cell(), Revision(u64::from(self.revision)), rows.collect())
     }
 }
 
@@ -264,6 +264,8 @@ pub fn cell(epoch: u8, nonce: u8, min_floor: Tick) -> Cell {
         worker_format: String::new(),
         epoch: Epoch(u64::from(epoch)),
         epoch_nonce: EpochNonce(u128::from(nonce)),
+        epoch_since: UnixMs(0),
+        identity: StoreIdentity::new("model").unwrap(),
         min_floor: ms(min_floor),
     }
 }

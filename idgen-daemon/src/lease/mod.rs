@@ -8,6 +8,7 @@ mod beacons;
 mod clock;
 mod complaint;
 mod desk;
+mod history;
 mod keeper;
 mod open;
 mod postgres_beacons;
@@ -28,7 +29,7 @@ pub use keeper::{Keeper, KeeperConfig};
 pub use open::{AnyStore, listen};
 pub use report::Report;
 pub use server::{Connect, MintingServer};
-pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 

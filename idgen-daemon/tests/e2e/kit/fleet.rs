@@ -11,13 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::Held;
 use idgen_core::lease::{
-    BootId, Cell, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Snapshot, Timing, Token, Wanted,
+    Anchor, BootId, Cell, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Snapshot, Timing, Token,
+    Wanted,
 };
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
     ClockInputs, Committed, Connect, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer, Renewal,
-    Report, StoreError, StoreErrorKind, accept_channel,
+    Report, Seal, StoreError, StoreErrorKind, accept_channel,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
@@ -80,6 +81,7 @@ struct Stand {
 struct Memory {
     boot_id: BootId,
     slots: BTreeMap<Identity, Slot>,
+    anchor: Option<Anchor>,
 }
 
 #[derive(Clone, Copy)]
@@ -176,6 +178,20 @@ impl MintingServer for Stand {
         Ok(memory.slots.iter().map(slot).collect())
     }
 
+    async fn anchors(&self) -> Result<Vec<Anchor>> {
+        let memory = self.memory.lock().expect("not poisoned");
+        Ok(memory.anchor.iter().cloned().collect())
+    }
+
+    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
+        let mut memory = self.memory.lock().expect("not poisoned");
+        if memory.boot_id != boot_id {
+            return Ok(InstallOutcome::Forgot);
+        }
+        memory.anchor = Some(anchor.clone());
+        Ok(InstallOutcome::Done)
+    }
+
     async fn install(&self, held: &Held, _cell: &Cell, _anchor: ClockReading) -> Result<InstallOutcome> {
         Ok(self.open(held, false))
     }
@@ -260,6 +276,10 @@ impl<S: LeaseStore> LeaseStore for Timed<S> {
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> StoreResult<Vec<Mark>> {
         self.store.release(boot_id, marks).await
     }
+
+    async fn seal(&mut self, seal: &Seal) -> StoreResult<()> {
+        self.store.seal(seal).await
+    }
 }
 
 struct Member {
@@ -308,6 +328,7 @@ impl Fleet {
             let memory = Arc::new(Mutex::new(Memory {
                 boot_id: BootId(Uuid::new_v4().as_u128()),
                 slots: BTreeMap::new(),
+                anchor: None,
             }));
             let member = self.keeper(instance, memory, &open);
             self.members.push(member);
