@@ -21,15 +21,23 @@ mod auth;
 mod clock;
 mod clock_gate;
 #[cfg(test)]
+mod collision;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
+#[cfg(test)]
+mod epoch;
+#[cfg(test)]
+mod fencing;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod format;
 #[cfg(test)]
 mod lease;
+#[cfg(test)]
+mod leases_list;
 #[cfg(test)]
 mod order;
 #[cfg(test)]
