@@ -18,6 +18,7 @@
 //! A key that somebody deletes must not go unnoticed: the high waters of all workers are made with the cell, those of
 //! shards are counted in one key, and every look compares.
 
+mod beacons;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod link;
@@ -25,10 +26,12 @@ mod look;
 mod pins;
 mod value;
 
+use self::beacons::BeaconValue;
 use self::link::{Effect, Link};
 use self::look::header_of;
 use self::pins::Pins;
 use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
+use super::beacons::Shown;
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
@@ -39,10 +42,11 @@ use idgen_core::lease::{
 };
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -83,6 +87,8 @@ pub struct EtcdStore {
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     revokes: JoinSet<()>,
+    /// What is told the other servers beside the leases.
+    shown: Shown,
 }
 
 #[derive(Clone, Copy)]
@@ -107,7 +113,32 @@ impl EtcdStore {
             shards: (0, 0),
             lease_id: None,
             revokes: JoinSet::new(),
+            shown: Shown::default(),
         }
+    }
+
+    /// Tells the other servers what this shows, with every grant and renewal.
+    #[must_use]
+    pub fn showing(self, shown: Shown) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// What our server's clock shows now, as a change of the store.
+    fn beacon(&self, lease: EtcdLease) -> Result<Option<TxnOp>> {
+        let Some(beacon) = self.shown.at(Instant::now()) else {
+            return Ok(None);
+        };
+        let key = beacons::key(
+            &self.config.prefix,
+            self.config.holder.instance,
+            self.config.class,
+        );
+        let on_lease = PutOptions::new().with_lease(lease.id);
+        Ok(Some(TxnOp::put(
+            key,
+            encode(&BeaconValue::of(beacon))?,
+            Some(on_lease),
+        )))
     }
 
     async fn client(&mut self) -> Result<Client> {
@@ -155,8 +186,9 @@ impl EtcdStore {
         &mut self,
         lease: EtcdLease,
         guards: Vec<Compare>,
-        puts: Vec<TxnOp>,
+        mut puts: Vec<TxnOp>,
     ) -> Result<Committed> {
+        puts.extend(self.beacon(lease)?);
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
