@@ -7,7 +7,11 @@ CREATE TABLE idgen.cell (
     worker_format     text    NOT NULL,
     epoch             bigint  NOT NULL CHECK (epoch >= 0),
     epoch_nonce       uuid    NOT NULL,
+    epoch_since       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    epoch_known       bigint  NOT NULL DEFAULT 0,
+    epoch_known_since timestamptz NOT NULL DEFAULT 'epoch',
     min_floor_ms      bigint  NOT NULL DEFAULT 0,
+    shard_min_floor_ms bigint NOT NULL DEFAULT 0,
     revision          bigint  NOT NULL DEFAULT 0,
     sealed_reason     text,
     system_identifier bigint  NOT NULL,
@@ -21,9 +25,13 @@ COMMENT ON COLUMN idgen.cell.cell_id IS 'Snowflakes are unique within one cell a
 COMMENT ON COLUMN idgen.cell.worker_format IS 'Format of the ids minted by worker identities, over time: FORMAT or FORMAT; FORMAT from UNIXMS. A property of the cell, never of a server; changed by idgenctl format switch only, which makes sure that nobody mints at that moment unknowing.';
 COMMENT ON COLUMN idgen.cell.epoch IS 'Rises after every restore; its parity names the half of the worker pool that may be leased.';
 COMMENT ON COLUMN idgen.cell.epoch_nonce IS 'Random name of this epoch, compared by value: two histories may reach the same number.';
-COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window begins below this Unix ms.';
+COMMENT ON COLUMN idgen.cell.epoch_since IS 'When this epoch began.';
+COMMENT ON COLUMN idgen.cell.epoch_known IS 'The highest epoch that a daemon knew of when it sealed the cell: the store may have been restored to an earlier one. The next epoch rises above it.';
+COMMENT ON COLUMN idgen.cell.epoch_known_since IS 'When that epoch began.';
+COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window of a worker begins below this Unix ms.';
+COMMENT ON COLUMN idgen.cell.shard_min_floor_ms IS 'No window of a shard begins below this Unix ms. An advance of the epoch raises it, because shards of both epochs are the same.';
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
-COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until the epoch is advanced, and this says why.';
+COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until somebody runs idgenctl epoch advance, and this says why.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
 COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';
@@ -64,6 +72,43 @@ COMMENT ON COLUMN idgen.lease.token_epoch IS 'Fencing token of the grant: the ep
 COMMENT ON COLUMN idgen.lease.token_revision IS '... and the store revision it was made at. Kept over renewals.';
 COMMENT ON COLUMN idgen.lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
 COMMENT ON COLUMN idgen.lease.expires_at IS 'By this database''s clock. Only availability depends on it, never uniqueness.';
+
+CREATE TABLE idgen.epoch (
+    epoch      bigint      PRIMARY KEY CHECK (epoch > 0),
+    began_at   timestamptz NOT NULL,
+    store      text        NOT NULL,
+    changed_by text        NOT NULL,
+    reason     text        NOT NULL
+);
+COMMENT ON TABLE idgen.epoch IS 'Embedded lease store: every advance of the epoch, as idgenctl epoch advance has recorded it. Never dumped.';
+COMMENT ON COLUMN idgen.epoch.epoch IS 'The epoch that began.';
+COMMENT ON COLUMN idgen.epoch.began_at IS 'When, by this database''s clock.';
+COMMENT ON COLUMN idgen.epoch.store IS 'The store that it was advanced in: postgres/SYSTEM/TIMELINE/DATABASE.';
+COMMENT ON COLUMN idgen.epoch.changed_by IS 'Who did it.';
+COMMENT ON COLUMN idgen.epoch.reason IS 'Why.';
+
+CREATE FUNCTION idgen.store_stays()
+RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'rows of the lease store are never removed'
+        USING ERRCODE = 'IG019',
+              DETAIL = 'They keep the next holder of an identity above the ids of the last.',
+              HINT = 'Point idgend at another database for another cell.';
+END
+$$;
+COMMENT ON FUNCTION idgen.store_stays() IS 'Trigger: refuses with IG019, because a lease store that has lost rows grants windows a second time.';
+
+CREATE TRIGGER store_stays BEFORE DELETE OR TRUNCATE ON idgen.cell
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_stays();
+COMMENT ON TRIGGER store_stays ON idgen.cell IS 'See idgen.store_stays().';
+CREATE TRIGGER store_stays BEFORE DELETE OR TRUNCATE ON idgen.lease
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_stays();
+COMMENT ON TRIGGER store_stays ON idgen.lease IS 'See idgen.store_stays().';
+CREATE TRIGGER store_stays BEFORE DELETE OR TRUNCATE ON idgen.epoch
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_stays();
+COMMENT ON TRIGGER store_stays ON idgen.epoch IS 'See idgen.store_stays().';
 
 CREATE FUNCTION idgen.store_identity(
     OUT system_identifier bigint, OUT timeline integer, OUT database_oid oid)

@@ -155,6 +155,8 @@ GRANT SELECT ON idgen.health, idgen.slots, idgen.segments, idgen.formats, idgen.
 REVOKE ALL ON FUNCTION
     idgen.server_clock(),
     idgen.claim_server(text),
+    idgen.anchors(),
+    idgen.store_anchor(uuid, text, text),
     idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -170,12 +172,15 @@ BEGIN
         GRANT EXECUTE ON FUNCTION
             idgen.server_clock(),
             idgen.claim_server(text),
+            idgen.anchors(),
+            idgen.store_anchor(uuid, text, text),
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
             idgen.store_identity()
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
+        GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END

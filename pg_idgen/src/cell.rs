@@ -15,9 +15,9 @@ const FILE: &str = "pg_idgen_cell";
 /// The cell of this data directory. A file that cannot be read as one stops the server's start: minting for
 /// some other cell could repeat ids.
 pub fn remembered() -> Option<[u8; 16]> {
-    let text = match fs::read_to_string(FILE) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+    let text = match read_file(FILE) {
+        Ok(Some(text)) => text,
+        Ok(None) => return None,
         Err(error) => stop(&error.to_string()),
     };
     match Uuid::try_parse(text.trim()) {
@@ -35,10 +35,30 @@ fn stop(reason: &str) -> ! {
 /// # Errors
 /// Those of the file system; nothing may be minted then.
 pub fn remember(cell_id: [u8; 16]) -> io::Result<()> {
-    let new = format!("{FILE}.new");
+    write_file(FILE, &format!("{}\n", Uuid::from_bytes(cell_id)))
+}
+
+/// A file of the data directory; `None`: there is none.
+///
+/// # Errors
+/// Those of the file system.
+pub fn read_file(name: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replace a file of the data directory as a whole; on disk when this returns.
+///
+/// # Errors
+/// Those of the file system; the file is as it was, or as it is to be.
+pub fn write_file(name: &str, text: &str) -> io::Result<()> {
+    let new = format!("{name}.new");
     let mut file = File::create(&new)?;
-    writeln!(file, "{}", Uuid::from_bytes(cell_id))?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&new, FILE)?;
+    fs::rename(&new, name)?;
     File::open(Path::new("."))?.sync_all()
 }

@@ -79,6 +79,12 @@ pub enum Error {
     OtherCell { installed: String, offered: String },
     /// 58030
     CellNotKept { reason: String },
+    /// 58030
+    AnchorNotKept { reason: String },
+    /// IG107
+    AnchorDoubtful { file: String, reason: String },
+    /// IG107
+    StoreBehindAnchor { reason: String },
     /// IG106
     ContractVersion { offered: i32 },
     /// 22023
@@ -96,10 +102,10 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 28] = [
+pub const REFUSALS: [&str; 29] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106",
+    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107",
 ];
 
 struct Report {
@@ -402,6 +408,30 @@ impl Error {
                     idgen_core::contract::CONTRACT_VERSION
                 ),
                 "Install the daemon and the extension of the same release.",
+            ),
+            other => other.anchor_report(),
+        }
+    }
+
+    fn anchor_report(self) -> Report {
+        match self {
+            Self::AnchorNotKept { reason } => report(
+                "58030",
+                "could not write the anchor of this server to its data directory",
+                reason,
+                "No lease is opened or extended before that; look at disk space and rights.",
+            ),
+            Self::AnchorDoubtful { file, reason } => report(
+                "IG107",
+                format!("the anchor in file \"{file}\" cannot be trusted"),
+                format!("Reason: {reason}."),
+                "It says how far the lease store had come. Without it a restored store cannot be told: docs/operations.md says when the file may be deleted.",
+            ),
+            Self::StoreBehindAnchor { reason } => report(
+                "IG107",
+                "the lease store is behind what this server has seen of it",
+                format!("Reason: {reason}."),
+                "Nothing is leased until an operator has looked at it: idgenctl epoch show.",
             ),
             other => other.public_id_report(),
         }

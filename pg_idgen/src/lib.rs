@@ -20,6 +20,7 @@
 
 use pgrx::prelude::*;
 
+mod anchor;
 mod batch;
 mod boundary;
 mod call;

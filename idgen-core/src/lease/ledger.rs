@@ -4,10 +4,11 @@
 //! A row that names this daemon's instance id was written by this daemon, since the id is random and
 //! new at every start; that is what makes the conclusions below sound.
 
-use super::token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, Token};
+use super::token::{
+    BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
+};
 use super::window::{Leased, Window};
 use crate::clock::{ClockReading, UnixMs};
-use core::fmt;
 
 /// The one row that names the cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,56 +22,35 @@ pub struct Cell {
     pub epoch: Epoch,
     /// Random name of the epoch.
     pub epoch_nonce: EpochNonce,
-    /// No window begins below this.
+    /// When the epoch began, by the store's clock.
+    pub epoch_since: UnixMs,
+    /// The store that may serve the cell; who reads has compared it with the store itself.
+    pub identity: StoreIdentity,
+    /// No window of the class that asks begins below this.
     pub min_floor: UnixMs,
 }
 
 impl Cell {
-    /// May this be the same store as `pinned`, seen earlier by this daemon? An epoch only ever rises,
-    /// and each has one name: anything else is another history of the store (a restore, a copy), and
-    /// must not be used before somebody has advanced the epoch.
-    pub fn follows(&self, pinned: &Self) -> Result<(), ForeignCell> {
-        if self.cell_id != pinned.cell_id {
-            return Err(ForeignCell::AnotherCell);
-        }
-        if self.epoch < pinned.epoch {
-            return Err(ForeignCell::OlderEpoch);
-        }
-        if self.epoch == pinned.epoch && self.epoch_nonce != pinned.epoch_nonce {
-            return Err(ForeignCell::AnotherHistory);
-        }
-        Ok(())
-    }
-
     /// Is this the epoch that a token or plan belongs to?
     #[must_use]
     pub fn is_epoch(&self, epoch: Epoch, nonce: EpochNonce) -> bool {
         (self.epoch, self.epoch_nonce) == (epoch, nonce)
     }
-}
 
-/// Why a store is not the one seen earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignCell {
-    /// The cell has another id.
-    AnotherCell,
-    /// The epoch fell.
-    OlderEpoch,
-    /// The same epoch has another name.
-    AnotherHistory,
-}
-
-impl fmt::Display for ForeignCell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AnotherCell => "the store shows another cell than before",
-            Self::OlderEpoch => "the store's epoch fell: it was restored",
-            Self::AnotherHistory => "the store's epoch has another name than before: it was restored",
-        })
+    /// A new one.
+    #[cfg(test)]
+    pub(crate) fn example() -> Self {
+        Self {
+            cell_id: CellId(1),
+            worker_format: "classic".to_owned(),
+            epoch: Epoch(0),
+            epoch_nonce: EpochNonce(1),
+            epoch_since: UnixMs(0),
+            identity: StoreIdentity::new("test/1").unwrap(),
+            min_floor: UnixMs(0),
+        }
     }
 }
-
-impl core::error::Error for ForeignCell {}
 
 /// Who holds an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +87,8 @@ pub struct Row {
 pub struct Snapshot {
     /// The cell.
     pub cell: Cell,
+    /// The store's revision.
+    pub revision: Revision,
     /// All identities of one class that were ever leased, at most once each, in their order.
     rows: Vec<Row>,
 }
@@ -114,9 +96,9 @@ pub struct Snapshot {
 impl Snapshot {
     /// The cell and the rows of one class, in any order.
     #[must_use]
-    pub fn new(cell: Cell, mut rows: Vec<Row>) -> Self {
+    pub fn new(cell: Cell, revision: Revision, mut rows: Vec<Row>) -> Self {
         rows.sort_by_key(|row| row.identity);
-        Self { cell, rows }
+        Self { cell, revision, rows }
     }
 
     /// The row of an identity; `None` when it was never leased.
@@ -244,7 +226,8 @@ pub enum Standing {
     Lost,
 }
 
-/// Looks a held lease up. All identities of a lease change together, so rows of differing revision
+/// Looks a held lease up. One that has expired by the store's clock is still ours: whoever takes it changes the row.
+/// (The store's clock may have been set; the deadline, by the holder's own, decides.) All identities of a lease change together, so rows of differing revision
 /// cannot be the work of this daemon alone: that counts as lost.
 #[must_use]
 pub fn settle_renewal(
@@ -264,10 +247,7 @@ pub fn settle_renewal(
             return Standing::Lost;
         };
         let mine = row.holder.as_ref().is_some_and(|holder| {
-            holder.instance == instance
-                && holder.token == token
-                && holder.boot_id == boot_id
-                && !holder.expired
+            holder.instance == instance && holder.token == token && holder.boot_id == boot_id
         });
         if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
             return Standing::Lost;
@@ -346,14 +326,7 @@ mod tests {
     }
 
     fn snapshot(rows: Vec<Row>) -> Snapshot {
-        let cell = Cell {
-            cell_id: CellId(1),
-            worker_format: "classic".to_owned(),
-            epoch: Epoch(0),
-            epoch_nonce: EpochNonce(1),
-            min_floor: UnixMs(0),
-        };
-        Snapshot::new(cell, rows)
+        Snapshot::new(Cell::example(), Revision(9), rows)
     }
 
     fn attempt() -> Attempt {
@@ -428,37 +401,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn another_history_of_the_store_is_recognised() {
-        let pinned = snapshot(vec![]).cell;
-        let with = |change: fn(&mut Cell)| {
-            let mut cell = pinned.clone();
-            change(&mut cell);
-            cell.follows(&pinned)
-        };
-        assert_eq!(with(|_| {}), Ok(()));
-        assert_eq!(
-            with(|cell| cell.cell_id = CellId(2)),
-            Err(ForeignCell::AnotherCell)
-        );
-        assert_eq!(
-            with(|cell| cell.epoch_nonce = EpochNonce(2)),
-            Err(ForeignCell::AnotherHistory)
-        );
-        let advanced = with(|cell| {
-            cell.epoch = Epoch(1);
-            cell.epoch_nonce = EpochNonce(2);
-        });
-        assert_eq!(advanced, Ok(()), "an epoch that rises brings a new name");
-        assert_eq!(
-            pinned.follows(&Cell {
-                epoch: Epoch(1),
-                ..pinned.clone()
-            }),
-            Err(ForeignCell::OlderEpoch)
-        );
-    }
-
     fn holder(row: &mut Row) -> &mut Holder {
         row.holder.as_mut().unwrap()
     }
@@ -479,13 +421,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_has_expired_is_still_mine_while_nobody_has_taken_it() {
+        let mut expired = row(1);
+        holder(&mut expired).expired = true;
+        let standing = settle_renewal(&snapshot(vec![expired]), ME, BOOT, TOKEN, &[leased(1)]);
+        assert!(matches!(standing, Standing::Mine { .. }), "{standing:?}");
+    }
+
+    #[test]
     fn a_lease_is_lost_when_one_identity_of_it_is() {
-        let cases: [Case; 7] = [
+        let cases: [Case; 6] = [
             ("another instance", |row| holder(row).instance = InstanceId(8)),
             ("another boot id", |row| holder(row).boot_id = BootId(2)),
             ("another token", |row| holder(row).token.revision = Revision(6)),
             ("nobody", |row| row.holder = None),
-            ("expired", |row| holder(row).expired = true),
             ("rows that did not change together", |row| {
                 row.revision = Revision(6)
             }),

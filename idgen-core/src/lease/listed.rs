@@ -128,7 +128,7 @@ mod tests {
     use super::super::ledger::{Cell, GrantPlan, Holder, Row};
     use super::super::pool::{Wanted, plan_grant};
     use super::super::timing::TimingSpec;
-    use super::super::token::{BootId, CellId, Epoch, EpochNonce, InstanceId, Revision};
+    use super::super::token::{BootId, Epoch, InstanceId, Revision};
     use super::*;
     use proptest::prelude::*;
 
@@ -158,13 +158,10 @@ mod tests {
 
     fn snapshot(rows: Vec<Row>) -> Snapshot {
         let cell = Cell {
-            cell_id: CellId(1),
-            worker_format: "classic".to_owned(),
             epoch: Epoch(1),
-            epoch_nonce: EpochNonce(1),
-            min_floor: UnixMs(0),
+            ..Cell::example()
         };
-        Snapshot::new(cell, rows)
+        Snapshot::new(cell, Revision(0), rows)
     }
 
     fn ask(rows: Vec<Row>, memory: &Memory, shards: &[u16]) -> Result<GrantPlan, PlanError> {

@@ -12,12 +12,15 @@
 //!  occupancy  how full the pool is, and who fills it
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
 //!  token    fencing tokens and names         step    was the wall clock stepped, is it right now?
-//!  switch   another format from a moment on
+//!  switch   another format from a moment on  epoch   another history from a moment on
+//!  anchor   is this the store that was seen before?
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
+pub mod anchor;
 pub mod class;
+pub mod epoch;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
@@ -29,7 +32,9 @@ pub mod timing;
 pub mod token;
 pub mod window;
 
+pub use anchor::{Anchor, Departure, Pins};
 pub use class::Class;
+pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
@@ -38,5 +43,7 @@ pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, KernelClock, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use timing::{Timing, TimingError, TimingSpec};
-pub use token::{BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, Token};
+pub use token::{
+    BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
+};
 pub use window::{Leased, Window};

@@ -270,7 +270,7 @@ fn pick<'a>(
 mod tests {
     use super::super::ledger::{Cell, Holder};
     use super::super::timing::TimingSpec;
-    use super::super::token::{CellId, Claim, EpochNonce, Revision};
+    use super::super::token::{Claim, Revision};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -283,13 +283,10 @@ mod tests {
 
     fn snapshot(epoch: u64, rows: Vec<Row>) -> Snapshot {
         let cell = Cell {
-            cell_id: CellId(1),
-            worker_format: "classic".to_owned(),
             epoch: Epoch(epoch),
-            epoch_nonce: EpochNonce(1),
-            min_floor: UnixMs(0),
+            ..Cell::example()
         };
-        Snapshot::new(cell, rows)
+        Snapshot::new(cell, Revision(0), rows)
     }
 
     fn row(identity: u16, ceiling: u64, holder: Option<bool>) -> Row {

@@ -126,7 +126,7 @@ pub fn plan_switch(
 #[cfg(test)]
 mod tests {
     use super::super::ledger::{Cell, Row};
-    use super::super::token::{CellId, Epoch, EpochNonce, Revision};
+    use super::super::token::Revision;
     use super::*;
     use crate::format::{CLASSIC, REGIONAL};
 
@@ -136,11 +136,9 @@ mod tests {
 
     fn snapshot(formats: &str, ceilings: &[u64]) -> Snapshot {
         let cell = Cell {
-            cell_id: CellId(1),
             worker_format: formats.to_owned(),
-            epoch: Epoch(0),
-            epoch_nonce: EpochNonce(1),
             min_floor: UnixMs(7),
+            ..Cell::example()
         };
         let rows = ceilings.iter().zip(0..).map(|(ceiling, worker)| Row {
             identity: Identity(worker),
@@ -149,7 +147,7 @@ mod tests {
             revision: Revision(1),
             holder: None,
         });
-        Snapshot::new(cell, rows.collect())
+        Snapshot::new(cell, Revision(1), rows.collect())
     }
 
     fn regional(region: u64) -> CellFormat {

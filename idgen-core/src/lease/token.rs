@@ -53,6 +53,35 @@ uuid_name! {
     EpochNonce
 }
 
+/// What tells one lease store from another: `etcd/CLUSTER` or `postgres/SYSTEM/TIMELINE/DATABASE`. A store that was
+/// restored into a new cluster, promoted or copied has another one. Compared by value only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreIdentity(String);
+
+impl StoreIdentity {
+    /// Far more than any store needs.
+    pub const LEN_MAX: usize = 120;
+
+    /// `None`: it is empty, too long, or has anything but visible ASCII in it.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let fits = !text.is_empty() && text.len() <= Self::LEN_MAX;
+        (fits && text.bytes().all(|byte| byte.is_ascii_graphic())).then(|| Self(text.to_owned()))
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StoreIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The number of a worker or of a shard; which of the two is said by the [`super::Class`] beside it. 16
 /// bits, because there are 1,024 workers and 8,192 shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

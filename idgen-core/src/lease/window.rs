@@ -10,6 +10,16 @@ use core::fmt;
 /// water of a server that minted in bursts is at most a few ms ahead, and nobody waits longer than that.
 pub const FLOOR_LEAD_MS: u64 = 1_000;
 
+/// How far the wall clock of a server may be from the true time, in ms: the clock gate refuses leases beyond it.
+pub const SKEW_MS: u64 = 500;
+
+/// How long after a moment the last id is minted that a window of `window_ms`, granted before it, allows: on
+/// whatever server, whose clock may be as slow as ours is fast.
+#[must_use]
+pub const fn epoch_margin_ms(window_ms: u64) -> u64 {
+    window_ms.saturating_add(2 * SKEW_MS + FLOOR_LEAD_MS)
+}
+
 /// The timestamps that may be minted, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {

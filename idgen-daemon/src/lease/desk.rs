@@ -3,14 +3,15 @@
 //! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
 //! because the core never awaits more than its newest request.
 
-use super::store::{LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
+use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
 use idgen_core::lease::{
-    BootId, Cell, CellId, InstanceId, Leased, Mark, Memory, Occupancy, Snapshot, Timing, Wanted,
+    Anchor, BootId, Cell, CellId, Departure, InstanceId, Leased, Mark, Memory, Occupancy, Pins, Revision,
+    Snapshot, Timing, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -31,6 +32,7 @@ pub(super) enum Request {
     Census(Census),
     Probe {
         ticket: Ticket,
+        anchors: Vec<Anchor>,
     },
     Acquire(Acquire),
     Renew {
@@ -52,6 +54,8 @@ pub(super) struct Acquire {
     pub(super) boot_id: BootId,
     /// The cell that the server has been served from; it takes no other.
     pub(super) server_cell: Option<CellId>,
+    /// What the server remembers of its store.
+    pub(super) anchors: Vec<Anchor>,
     pub(super) reading: ClockReading,
     pub(super) doubt: Option<Attempt>,
     pub(super) memory: Memory,
@@ -107,6 +111,9 @@ struct Clerk<S> {
     instance: InstanceId,
     timing: Timing,
     cell: Option<Cell>,
+    /// What was seen of the store, here and by the server.
+    pins: Pins,
+    anchors: Vec<Anchor>,
     pool: Option<Occupancy>,
 }
 
@@ -118,6 +125,7 @@ pub(super) struct Desk<S> {
     running: Option<Running<S>>,
     waiting: Option<Request>,
     cell: Option<Cell>,
+    anchor: Option<Anchor>,
     pool: Option<Occupancy>,
 }
 
@@ -128,6 +136,8 @@ impl<S: LeaseStore> Desk<S> {
             instance,
             timing,
             cell: None,
+            pins: Pins::default(),
+            anchors: Vec::new(),
             pool: None,
         };
         Self {
@@ -135,6 +145,7 @@ impl<S: LeaseStore> Desk<S> {
             running: None,
             waiting: None,
             cell: None,
+            anchor: None,
             pool: None,
         }
     }
@@ -142,6 +153,11 @@ impl<S: LeaseStore> Desk<S> {
     /// The cell, once the store has been read.
     pub(super) fn cell(&self) -> Option<&Cell> {
         self.cell.as_ref()
+    }
+
+    /// What the server must write down before it uses what was committed last.
+    pub(super) fn anchor(&self) -> Option<&Anchor> {
+        self.anchor.as_ref()
     }
 
     /// How full the pool was when it was last looked at; never of shards.
@@ -171,6 +187,7 @@ impl<S: LeaseStore> Desk<S> {
         let (clerk, answer) = running.await;
         self.running = None;
         self.cell.clone_from(&clerk.cell);
+        self.anchor = clerk.pins.anchor().cloned();
         self.pool = clerk.pool;
         self.idle = Some(clerk);
         if let Some(request) = self.waiting.take() {
@@ -183,10 +200,13 @@ impl<S: LeaseStore> Desk<S> {
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
         let answer = match request {
-            Request::Probe { ticket } => match self.read().await {
-                Ok(_) => Answer::of(Event::Probed { ticket }),
-                Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
-            },
+            Request::Probe { ticket, anchors } => {
+                self.anchors = anchors;
+                match self.read().await {
+                    Ok(_) => Answer::of(Event::Probed { ticket }),
+                    Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
+                }
+            }
             Request::Acquire(acquire) => self.acquire(acquire).await,
             Request::Census(census) => self.take_census(census).await,
             Request::Renew { ticket, held, wanted } => self.renew(ticket, &held, wanted).await,
@@ -199,21 +219,75 @@ impl<S: LeaseStore> Clerk<S> {
         (self, answer)
     }
 
-    /// Reads, and refuses another history of the store.
+    /// Reads, and seals a store that is not what it was.
     async fn read(&mut self) -> Result<Snapshot, StoreError> {
-        let snapshot = self.store.read().await?;
-        if let Some(pinned) = &self.cell {
-            snapshot
-                .cell
-                .follows(pinned)
-                .map_err(|error| StoreError::new(StoreErrorKind::Sealed, format!("sealed: {error}")))?;
+        let snapshot = match self.store.read().await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                if error.kind == StoreErrorKind::Sealed {
+                    self.tell_epoch(&error.message).await;
+                }
+                return Err(error);
+            }
+        };
+        match self.pins.judge(&snapshot, &self.anchors) {
+            Ok(()) => {
+                self.cell = Some(snapshot.cell.clone());
+                Ok(snapshot)
+            }
+            Err(departure) => Err(self.sealed(&snapshot, &departure).await),
         }
-        self.cell = Some(snapshot.cell.clone());
-        Ok(snapshot)
+    }
+
+    /// Everybody is to know of it: a server that remembers less would take the store for what it was.
+    async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure) -> StoreError {
+        let reason = departure.to_string();
+        if *departure != Departure::AnotherCell {
+            self.seal(snapshot.cell.cell_id, &reason).await;
+        }
+        StoreError::new(
+            StoreErrorKind::Sealed,
+            format!("sealed: {reason} (hint: look at idgenctl epoch show)"),
+        )
+    }
+
+    async fn seal(&mut self, cell_id: CellId, reason: &str) {
+        let known = self.latest_known().map(|anchor| (anchor.epoch, anchor.since));
+        let (known, known_since) = known.unwrap_or_default();
+        let seal = Seal {
+            cell_id,
+            reason: reason.to_owned(),
+            known,
+            known_since,
+        };
+        if let Err(error) = self.store.seal(&seal).await {
+            tracing::warn!("the lease store could not be sealed for the others: {error}");
+        }
+    }
+
+    /// The store is sealed already, perhaps by somebody who knows of no epoch as late as we do.
+    async fn tell_epoch(&mut self, reason: &str) {
+        let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
+        if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
+            self.seal(cell_id, reason).await;
+        }
+    }
+
+    /// Of all that is remembered here.
+    fn latest_known(&self) -> Option<&Anchor> {
+        let known = self.pins.anchor().into_iter().chain(&self.anchors);
+        known.max_by_key(|anchor| (anchor.epoch, anchor.since))
+    }
+
+    fn note_committed(&mut self, leased: &[Leased], revision: Revision) {
+        if let Some(first) = leased.first() {
+            self.pins.note_committed(first.identity, revision);
+        }
     }
 
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
+        self.anchors.clone_from(&acquire.anchors);
         let mut snapshot = match self.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -232,7 +306,16 @@ impl<S: LeaseStore> Clerk<S> {
             && let Some(grant) = settle_grant(&snapshot, attempt, self.instance, self.timing.ttl_ms())
         {
             tracing::info!(token = %grant.token, "found the grant whose answer was lost");
+            self.note_committed(&grant.leased, grant.guard);
             return Answer::of(Event::Granted { ticket, grant });
+        }
+        let window_ms = self.timing.window_ms();
+        if let Err(stranger) = self
+            .pins
+            .vouched(&snapshot, acquire.boot_id, acquire.reading, window_ms)
+        {
+            let trouble = StoreError::new(StoreErrorKind::Denied, stranger.to_string());
+            return Answer::failed(Event::GrantFailed { ticket, doubt: None }, trouble);
         }
         let mut tries = 1;
         loop {
@@ -269,6 +352,7 @@ impl<S: LeaseStore> Clerk<S> {
         let asked: Vec<Leased> = plan.grants.iter().map(|planned| planned.leased).collect();
         match self.store.grant(&plan).await {
             Ok(committed) => {
+                self.note_committed(&asked, committed.revision);
                 let grant = Grant {
                     boot_id,
                     token: token_of(plan.epoch, committed),
@@ -327,12 +411,15 @@ impl<S: LeaseStore> Clerk<S> {
         let asked = renewal.leased.clone();
         let result = self.renew_settled(held, &mut renewal).await;
         let answer = match result {
-            Ok(Some(committed)) => Answer::of(Event::Renewed {
-                ticket,
-                guard: committed.revision,
-                ttl_ms: committed.ttl_ms,
-                leased: renewal.leased,
-            }),
+            Ok(Some(committed)) => {
+                self.note_committed(&renewal.leased, committed.revision);
+                Answer::of(Event::Renewed {
+                    ticket,
+                    guard: committed.revision,
+                    ttl_ms: committed.ttl_ms,
+                    leased: renewal.leased,
+                })
+            }
             Ok(None) => Answer::of(Event::RenewLost {
                 ticket,
                 why: self.why_lost(held),

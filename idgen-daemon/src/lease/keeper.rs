@@ -12,9 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::ClassMetrics;
 use crate::postgres::InstallOutcome;
 use idgen_core::clock::{BootMs, ClockReading};
-use idgen_core::lease::keeper::{Loss, Phase, Reading};
+use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, BootId, Cell, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, Pressure, State,
+    Action, Anchor, BootId, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, Pressure, State,
     StepGuard, Token, Wanted, next,
 };
 use std::collections::VecDeque;
@@ -60,6 +60,8 @@ pub struct Keeper<S, C: Connect> {
     /// What the server said last, and when.
     boot_id: Option<BootId>,
     server_cell: Option<CellId>,
+    /// What the server remembered of its store when it was connected to.
+    anchors: Vec<Anchor>,
     reading: Option<(ClockReading, Instant)>,
     look_at: Instant,
     lost_at: Instant,
@@ -94,6 +96,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             steps: StepGuard::new(),
             boot_id: None,
             server_cell: None,
+            anchors: Vec::new(),
             reading: None,
             look_at: now,
             lost_at: now,
@@ -235,7 +238,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         match action {
             Action::ReadClock => self.look_at = Instant::now(),
             Action::Inspect => return self.inspect().await.map(Some),
-            Action::Probe { ticket } => self.desk.submit(Request::Probe { ticket }),
+            Action::Probe { ticket } => {
+                let anchors = self.anchors.clone();
+                self.desk.submit(Request::Probe { ticket, anchors });
+            }
             Action::Acquire {
                 ticket,
                 boot_id,
@@ -246,6 +252,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     ticket,
                     boot_id,
                     server_cell: self.server_cell,
+                    anchors: self.anchors.clone(),
                     reading,
                     doubt,
                     memory: self.memory.clone(),
@@ -293,10 +300,12 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let Some(server) = &self.server else {
             return Ok(Event::ServerLost);
         };
-        let cell = self.desk.cell();
         let (what, event) = match action {
             Action::Install { held, anchor } => {
-                let outcome = server.install(&held, known(cell)?, anchor).await;
+                let outcome = match remember(server, &held, self.desk.anchor()).await {
+                    Ok(InstallOutcome::Done) => server.install(&held, known(self.desk.cell())?, anchor).await,
+                    other => other,
+                };
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -307,7 +316,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 )
             }
             Action::Extend { held, anchor } => {
-                let outcome = server.extend(&held, known(cell)?, anchor).await;
+                let outcome = match remember(server, &held, self.desk.anchor()).await {
+                    Ok(InstallOutcome::Done) => server.extend(&held, known(self.desk.cell())?, anchor).await,
+                    other => other,
+                };
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -382,7 +394,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let open = self.server.take();
         let server = match open.and_then(|mut server| server.is_usable().then_some(server)) {
             Some(server) => server,
-            None => self.connect.connect(self.config.class.class).await?,
+            None => {
+                let server = self.connect.connect(self.config.class.class).await?;
+                self.anchors = server.anchors().await?;
+                server
+            }
         };
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
@@ -503,9 +519,18 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
     }
 }
 
+/// What the store has shown is on the server's disk before anything of it is used.
+async fn remember(
+    server: &impl MintingServer,
+    held: &Held,
+    anchor: Option<&Anchor>,
+) -> Result<InstallOutcome> {
+    server.remember(held.boot_id, known(anchor)?).await
+}
+
 /// Whoever holds a lease has read the store.
-fn known(cell: Option<&Cell>) -> Result<&Cell> {
-    cell.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
+fn known<T>(of_store: Option<&T>) -> Result<&T> {
+    of_store.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
 }
 
 /// As they stand in a lease: in rising order.

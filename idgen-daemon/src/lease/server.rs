@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::postgres::{Control, InstallOutcome, OpenSlot, ServerClock};
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Cell, Claim, Class, Mark};
+use idgen_core::lease::{Anchor, BootId, Cell, Claim, Class, Mark};
 use std::future::Future;
 
 /// How to get a session with it. `Retry` errors can be waited out, others end the daemon.
@@ -27,6 +27,16 @@ pub trait MintingServer: Send + Sync + 'static {
 
     /// Every identity of the class that it knows of.
     fn slots(&self) -> impl Future<Output = Result<Vec<OpenSlot>>> + Send;
+
+    /// What it remembers of its lease store.
+    fn anchors(&self) -> impl Future<Output = Result<Vec<Anchor>>> + Send;
+
+    /// Remembers how far the store has come, for good. Before every [`Self::install`] and [`Self::extend`].
+    fn remember(
+        &self,
+        boot_id: BootId,
+        anchor: &Anchor,
+    ) -> impl Future<Output = Result<InstallOutcome>> + Send;
 
     /// Opens every identity of the lease.
     fn install(
@@ -74,6 +84,14 @@ impl MintingServer for Control {
 
     async fn slots(&self) -> Result<Vec<OpenSlot>> {
         self.slots().await
+    }
+
+    async fn anchors(&self) -> Result<Vec<Anchor>> {
+        self.anchors().await
+    }
+
+    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
+        self.remember(boot_id, anchor).await
     }
 
     async fn install(&self, held: &Held, cell: &Cell, anchor: ClockReading) -> Result<InstallOutcome> {

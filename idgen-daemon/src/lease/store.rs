@@ -2,7 +2,8 @@
 
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{
-    BootId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot, SwitchPlan, Token,
+    AdvancePlan, BootId, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot,
+    Survey, SwitchPlan, Token,
 };
 use std::fmt;
 use std::future::Future;
@@ -97,19 +98,35 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// What a daemon writes into a store that was restored, so that nobody takes it for what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The cell that is meant; another one is left alone.
+    pub cell_id: CellId,
+    /// How it was found out, for people.
+    pub reason: String,
+    /// The highest epoch that the daemon knows of: the next one must rise above it.
+    pub known: Epoch,
+    /// When that began.
+    pub known_since: UnixMs,
+}
+
 /// The lease store of one class: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
 /// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
-    /// The cell and all rows of the class at one moment, not older than any write that was answered before. Makes
-    /// the cell when the store is new.
+    /// The cell and all rows of the class at one moment, and the store's revision. Makes the cell when the store is
+    /// new. `Sealed` when the cell says so, when it belongs to another store than this one, or when a row is missing
+    /// that must be there. Whether the store is *older* than it was is not judged here: see
+    /// [`idgen_core::lease::Pins`], which the caller keeps.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
     /// Grants what was planned if the cell's formats are those of the plan, and every row is still as it was seen and has no holder (or one that has
     /// expired by the store's clock, or the one that the plan replaces), else `Conflict`.
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
-    /// Commits the windows and a new TTL if the cell's formats are those of the renewal, and every identity is
-    /// held under the token, has not expired, and its row has the guard's revision, else `Conflict`.
+    /// Commits the windows and a new TTL if epoch and formats of the cell are those of the renewal, and every identity
+    /// is held under the token, and its row has the guard's revision, else `Conflict`. A lease that has expired
+    /// without anybody taking it is renewed where the store still shows it.
     fn renew(&mut self, renewal: &Renewal) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Gives identities back with their exact high waters. Those that the store does not show under
@@ -119,12 +136,24 @@ pub trait LeaseStore: Send + 'static {
         boot_id: BootId,
         marks: &[Mark],
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
+
+    /// Seals the cell for everybody, until its epoch is advanced. A seal that is there already stays; the highest
+    /// epoch that is known rises all the same.
+    fn seal(&mut self, seal: &Seal) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// What an operator changes of a cell.
 pub trait CellStore: LeaseStore {
     /// The store's clock; of a store without one, that of this host.
     fn clock(&mut self) -> impl Future<Output = Result<UnixMs, StoreError>> + Send;
+
+    /// The whole store, sealed or not. `None`: it is new; no cell is made.
+    fn survey(&mut self) -> impl Future<Output = Result<Option<Survey>, StoreError>> + Send;
+
+    /// Advances the epoch, opens the seal and records the change, in one step, if the cell has the epoch that it was
+    /// planned on and this is the store that was planned for, else `Conflict`. Rows and holders stay as they are.
+    /// Whoever advances has surveyed before.
+    fn advance(&mut self, plan: &AdvancePlan) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Makes the switch if the cell has the formats that it was planned on, and no row has a ceiling at or
     /// above its moment, else `Conflict`. No grant or renewal slips in between. Whoever switches has read

@@ -7,7 +7,7 @@ use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::SHARDED;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
+use idgen_core::lease::{Anchor, BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -128,6 +128,27 @@ impl Control {
             },
             cell_id: column::<Option<Uuid>>(&row, 4)?.map(|id| CellId(id.as_u128())),
         })
+    }
+
+    /// What the server remembers of its lease store, in the order of the classes; the rows that only one class has
+    /// are remembered for this one.
+    pub async fn anchors(&self) -> Result<Vec<Anchor>> {
+        read_anchors(&self.session, Some(self.class)).await
+    }
+
+    /// Has the server write down how far the store has come. On its disk when this returns.
+    pub async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
+        let (boot_id, text) = (Uuid::from_u128(boot_id.0), anchor.to_string());
+        let store = "SELECT idgen.store_anchor($1, $2, $3)";
+        match self
+            .session
+            .rows(store, &[&boot_id, &self.class.name(), &text])
+            .await
+        {
+            Ok(_) => Ok(InstallOutcome::Done),
+            Err(error) if error.sqlstate() == Some("IG101") => Ok(InstallOutcome::Forgot),
+            Err(error) => Err(explain(error)),
+        }
     }
 
     /// Every identity of the class that shared memory knows of.
@@ -272,6 +293,26 @@ impl Control {
     }
 }
 
+/// Anchors of the server; a witness is a row of one class, so those of others are left out.
+pub async fn read_anchors(session: &Session, class: Option<Class>) -> Result<Vec<Anchor>> {
+    let rows = session
+        .rows("SELECT kind, anchor FROM idgen.anchors() ORDER BY kind", &[])
+        .await
+        .map_err(explain)?;
+    rows.iter()
+        .map(|row| {
+            let (kind, text): (String, String) = (column(row, 0)?, column(row, 1)?);
+            let anchor: Anchor = text
+                .parse()
+                .map_err(|error| Error::runtime(format!("the server's {kind} anchor: {error}")))?;
+            let witness = anchor
+                .witness
+                .filter(|_| class.is_some_and(|class| class.name() == kind));
+            Ok(Anchor { witness, ..anchor })
+        })
+        .collect()
+}
+
 /// What ids of the class look like: that of workers is a property of the cell, that of shards is fixed.
 fn formats_of(class: Class, cell: &Cell) -> String {
     match class {
@@ -355,6 +396,9 @@ fn explain(error: PgError) -> Error {
         Some("IG011") => Error::refused(format!("the extension is not preloaded: {text}"))
             .with_hint("set shared_preload_libraries = 'pg_idgen' in postgresql.conf and restart postgres"),
         Some("IG105" | "IG106" | "IG009") => Error::refused(text),
+        Some("IG107") => Error::retry(text).with_hint(
+            "nothing is leased until that is settled; docs/operations.md has a section on anchors",
+        ),
         Some("42501") => Error::retry(text)
             .with_hint("as a superuser, run SELECT idgen.grant_daemon('ROLE') for the role of idgend"),
         _ => Error::retry(text),

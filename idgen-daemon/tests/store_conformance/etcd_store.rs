@@ -189,6 +189,14 @@ fn a_store_full_of_shards_can_be_read() {
         let txn = Txn::new().and_then(puts.collect::<Vec<_>>());
         member.runtime.block_on(client.txn(txn)).expect("put");
     }
+    let short = member
+        .runtime
+        .block_on(one.store.read())
+        .expect_err("not counted");
+    assert_eq!(short.kind, StoreErrorKind::Sealed, "{short}");
+    let counted = format!("{{\"made\": {}}}", Class::Shard.size());
+    let put = client.put(format!("{PREFIX}/shards"), counted, None);
+    member.runtime.block_on(put).expect("put");
     let snapshot = member.runtime.block_on(one.store.read()).expect("read");
     assert_eq!(snapshot.rows().len(), usize::from(Class::Shard.size()));
 }

@@ -49,7 +49,7 @@ fn claim_server(call: Call) -> Result<pg_sys::Datum, Error> {
     Ok(pg_sys::Datum::from(shared.claim_for_this_session(kind)))
 }
 
-fn kind_argument(call: Call, index: usize) -> Result<Kind, Error> {
+pub fn kind_argument(call: Call, index: usize) -> Result<Kind, Error> {
     let name = call.text(index)?.ok_or(Error::NullArgument { name: "kind" })?;
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
     kind.ok_or_else(|| Error::InvalidParameter {
@@ -115,7 +115,7 @@ fn check_contract(call: Call, index: usize) -> Result<(), Error> {
     }
 }
 
-fn check_boot(shared: &Shared, call: Call, index: usize) -> Result<(), Error> {
+pub fn check_boot(shared: &Shared, call: Call, index: usize) -> Result<(), Error> {
     let boot_id = call.uuid(index).ok_or(Error::NullArgument { name: "boot_id" })?;
     if boot_id == shared.boot_id() {
         Ok(())
@@ -270,7 +270,7 @@ fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
     }
 }
 
-fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
+pub fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
     let uuid = |bytes| uuid::Uuid::from_bytes(bytes).to_string();
     Error::OtherCell {
         installed: uuid(installed),

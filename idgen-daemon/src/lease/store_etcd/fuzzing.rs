@@ -1,6 +1,7 @@
 //! The door of the fuzz targets to what is private here; compiled for them only.
 
-use super::value::{Found, Keys, decode};
+use super::look::{Fetched, cell_of};
+use super::value::{Keys, unsigned};
 use crate::lease::StoreError;
 use etcd_client::KeyValue;
 use idgen_core::lease::{Class, Snapshot};
@@ -11,12 +12,15 @@ use idgen_core::lease::{Class, Snapshot};
 /// Those of a store that cannot be trusted or read.
 pub fn etcd_store(prefix: &str, pairs: &[KeyValue]) -> Result<Option<Snapshot>, StoreError> {
     let keys = Keys::new(prefix, Class::Worker);
-    let below = |pair: &&KeyValue| pair.key().starts_with(keys.ours().as_bytes());
-    let ours: Vec<KeyValue> = pairs.iter().filter(below).cloned().collect();
-    let found = Found {
-        cell: pairs.iter().find(|pair| pair.key() == keys.cell().as_bytes()),
-        leased_keys: i64::try_from(ours.len()).unwrap_or(i64::MAX),
-        ours: &ours,
+    let fetched = Fetched::among(&keys, pairs);
+    let Some(cell) = cell_of(&keys, &fetched)? else {
+        return Ok(None);
     };
-    decode(&keys, &found).map(|seen| seen.map(|seen| seen.snapshot))
+    let seen = fetched.of(&keys)?;
+    seen.check(&keys, 0)?;
+    Ok(Some(Snapshot::new(
+        cell.cell(Class::Worker)?,
+        unsigned(fetched.revision),
+        seen.rows,
+    )))
 }

@@ -5,6 +5,8 @@
 //!  PREFIX/w/ID/hw      high water and generation of a worker; never deleted, no etcd lease
 //!  PREFIX/w/ID/holder  who holds it; on an etcd lease, so it goes when nobody renews
 //!  PREFIX/s/ID/...     the same of a shard
+//!  PREFIX/shards       how many shards have keys
+//!  PREFIX/epoch/N      how epoch N began; never deleted
 //! ```
 //! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
 //! the revision of the transaction that wrote them, hence one number for all identities of a grant.
@@ -13,27 +15,27 @@
 //! it. The keepalive stream is not used: members that were cut off answer it without asking a quorum
 //! (etcd #15247, seen with 3.4.23), a transaction goes through raft. Reads are linearizable.
 //!
-//! What this adapter cannot see: a restore under the same cluster token while the daemon was not
-//! running. The cluster id and the highest revision are pinned in memory only.
+//! A key that somebody deletes must not go unnoticed: the high waters of all workers are made with the cell, those of
+//! shards are counted in one key, and every look compares.
 
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod link;
+mod look;
 mod pins;
 mod value;
 
 use self::link::{Effect, Link};
+use self::look::header_of;
 use self::pins::Pins;
-use self::value::{CellValue, Found, HighWaterValue, HolderValue, Keys, SeenCell, SeenStore, decode};
-use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
-use etcd_client::{
-    Client, Compare, CompareOp, Error, GetOptions, GetResponse, KvClient, PutOptions, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
-};
+use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
+use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
+use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::{
-    BootId, Class, Epoch, GrantPlan, Identity, Leased, Mark, Revision, Snapshot, SwitchPlan, Token,
+    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
+    Survey, SwitchPlan, Token,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -74,6 +76,10 @@ pub struct EtcdStore {
     cell: SeenCell,
     /// Generations as last seen or granted.
     generations: BTreeMap<Identity, u64>,
+    /// Mod revisions of the high waters of workers that were never leased, as last seen.
+    blanks: BTreeMap<Identity, i64>,
+    /// How many shards have keys, and the mod revision of that count, as last seen.
+    shards: (u64, i64),
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     revokes: JoinSet<()>,
@@ -97,6 +103,8 @@ impl EtcdStore {
             pins: Pins::default(),
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
+            blanks: BTreeMap::new(),
+            shards: (0, 0),
             lease_id: None,
             revokes: JoinSet::new(),
         }
@@ -112,97 +120,6 @@ impl EtcdStore {
         request: impl Future<Output = std::result::Result<T, Error>>,
     ) -> Result<T> {
         self.link.request(effect, request).await
-    }
-
-    /// Judges the header of an answer about keys.
-    fn judge(&mut self, header: Option<&etcd_client::ResponseHeader>) -> Result<()> {
-        let header = header.ok_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Unreachable,
-                "etcd sent an answer without a header",
-            )
-        })?;
-        let judged = self.pins.judge(header.cluster_id(), header.revision());
-        if judged.is_err() {
-            self.link.rotate();
-        }
-        judged
-    }
-
-    async fn look(&mut self) -> Result<SeenStore> {
-        let mut kv = self.client().await?.kv_client();
-        if let Some(seen) = self.look_once(&mut kv).await? {
-            return Ok(seen);
-        }
-        let cell = CellValue::fresh(self.pins.cluster_id());
-        let key = self.keys.cell();
-        let make = Txn::new()
-            .when([Compare::create_revision(key.clone(), CompareOp::Equal, 0)])
-            .and_then([TxnOp::put(key, encode(&cell)?, None)]);
-        self.request(Effect::None, kv.txn(make)).await?;
-        let seen = self.look_once(&mut kv).await?;
-        seen.ok_or_else(|| StoreError::new(StoreErrorKind::Unreachable, "the cell's key cannot be made"))
-    }
-
-    /// The cell and our class at one revision. `None`: there is no cell yet.
-    async fn look_once(&mut self, kv: &mut KvClient) -> Result<Option<SeenStore>> {
-        let count = |class| {
-            let options = GetOptions::new().with_prefix().with_count_only();
-            TxnOp::get(self.keys.below(class), Some(options))
-        };
-        let mut gets = vec![
-            TxnOp::get(self.keys.cell(), None),
-            TxnOp::get(self.keys.ours(), Some(GetOptions::new().with_prefix())),
-        ];
-        gets.extend(Class::ALL.map(count));
-        let look = kv.txn(Txn::new().and_then(gets));
-        let answer = self.request(Effect::None, look).await?;
-        self.judge(answer.header())?;
-        let answers: Vec<GetResponse> = answer
-            .op_responses()
-            .into_iter()
-            .filter_map(|response| match response {
-                TxnOpResponse::Get(answer) => Some(answer),
-                _ => None,
-            })
-            .collect();
-        let [cell, ours, counts @ ..] = &answers[..] else {
-            return Err(StoreError::new(
-                StoreErrorKind::Unreachable,
-                "etcd left an answer out",
-            ));
-        };
-        let found = Found {
-            cell: cell.kvs().first(),
-            ours: ours.kvs(),
-            leased_keys: counts.iter().map(GetResponse::count).sum(),
-        };
-        let Some(seen) = decode(&self.keys, &found)? else {
-            return Ok(None);
-        };
-        self.pins.judge_cell(seen.cluster_id)?;
-        if let Some(reason) = &seen.sealed_reason {
-            return Err(StoreError::new(
-                StoreErrorKind::Sealed,
-                format!("the cell is sealed: {reason}"),
-            ));
-        }
-        self.cell = SeenCell {
-            revision: seen.cell_guard,
-            looked_at: answer.header().map_or(0, etcd_client::ResponseHeader::revision),
-            formats: seen.snapshot.cell.worker_format.clone(),
-            value: cell
-                .kvs()
-                .first()
-                .map_or_else(Vec::new, |pair| pair.value().to_vec()),
-        };
-        self.generations = seen
-            .snapshot
-            .rows()
-            .iter()
-            .map(|row| (row.identity, row.generation))
-            .collect();
-        Ok(Some(seen))
     }
 
     /// A new etcd lease. What the server grants counts, not what was asked for.
@@ -265,8 +182,17 @@ impl EtcdStore {
     async fn write(&mut self, txn: Txn) -> Result<TxnResponse> {
         let mut kv = self.client().await?.kv_client();
         let answer = self.request(Effect::Unknown, kv.txn(txn)).await?;
-        self.judge(answer.header())?;
+        self.judge_write(&answer)?;
         Ok(answer)
+    }
+
+    fn judge_write(&mut self, answer: &TxnResponse) -> Result<()> {
+        let (cluster_id, revision) = header_of(answer.header())?;
+        let judged = self.pins.judge_write(cluster_id, revision);
+        if judged.is_err() {
+            self.link.rotate();
+        }
+        judged
     }
 
     fn cell_unchanged(&self) -> Compare {
@@ -274,14 +200,32 @@ impl EtcdStore {
     }
 
     /// The revision guards what was seen last, which may be newer than what the caller has planned with.
-    fn check_formats(&self, planned_with: &str) -> Result<()> {
-        if planned_with == self.cell.formats {
-            return Ok(());
+    fn check_cell(&self, epoch: (Epoch, EpochNonce), formats: &str) -> Result<()> {
+        let changed = match (self.cell.epoch == Some(epoch), self.cell.formats == formats) {
+            (true, true) => return Ok(()),
+            (false, _) => "the epoch was advanced",
+            (true, false) => "the worker format was switched",
+        };
+        Err(StoreError::new(StoreErrorKind::Conflict, changed))
+    }
+
+    /// Guards and counts the keys that a grant makes, so that one that is deleted later is missed.
+    fn count_new_shards(&self, plan: &GrantPlan) -> Result<Option<(Compare, TxnOp)>> {
+        let new = plan
+            .grants
+            .iter()
+            .filter(|planned| planned.seen.is_none())
+            .count() as u64;
+        if new == 0 || self.keys.class() != Class::Shard {
+            return Ok(None);
         }
-        Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the worker format was switched",
-        ))
+        let (made, revision) = self.shards;
+        let key = self.keys.shards();
+        let counted = ShardsValue { made: made + new };
+        Ok(Some((
+            Compare::mod_revision(key.clone(), CompareOp::Equal, revision),
+            TxnOp::put(key, encode(&counted)?, None),
+        )))
     }
 
     /// Deletes the holder keys that the plan replaces: the token is the revision that its key was *made*
@@ -304,7 +248,7 @@ impl EtcdStore {
         let mut kv = self.client().await?.kv_client();
         let clear = kv.txn(Txn::new().when(guards).and_then(deletes));
         let answer = self.request(Effect::None, clear).await?;
-        self.judge(answer.header())?;
+        self.judge_write(&answer)?;
         if answer.succeeded() {
             Ok(())
         } else {
@@ -347,11 +291,11 @@ impl EtcdStore {
 
 impl LeaseStore for EtcdStore {
     async fn read(&mut self) -> Result<Snapshot> {
-        Ok(self.look().await?.snapshot)
+        self.look().await
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
-        self.check_formats(&plan.formats)?;
+        self.check_cell((plan.epoch, plan.epoch_nonce), &plan.formats)?;
         self.clear_remains(plan).await?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
@@ -359,7 +303,8 @@ impl LeaseStore for EtcdStore {
         for planned in &plan.grants {
             let identity = planned.leased.identity;
             // A key that does not exist has revision 0.
-            let seen = planned.seen.map_or(Ok(0), signed)?;
+            let never_leased = self.blanks.get(&identity).copied().unwrap_or(0);
+            let seen = planned.seen.map_or(Ok(never_leased), signed)?;
             guards.push(Compare::create_revision(
                 self.keys.holder(identity),
                 CompareOp::Equal,
@@ -373,11 +318,15 @@ impl LeaseStore for EtcdStore {
             self.generations.insert(identity, planned.generation);
             puts.extend(self.puts(planned.leased, plan.epoch, plan.boot_id, lease)?);
         }
+        if let Some((guard, put)) = self.count_new_shards(plan)? {
+            guards.push(guard);
+            puts.push(put);
+        }
         self.commit(lease, guards, puts).await
     }
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
-        self.check_formats(&renewal.formats)?;
+        self.check_cell((renewal.token.epoch, renewal.epoch_nonce), &renewal.formats)?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
@@ -390,7 +339,7 @@ impl LeaseStore for EtcdStore {
 
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
         let seen = self.look().await?;
-        let still = |mark: &&Mark| shows_claim(&seen.snapshot, mark.claim, boot_id);
+        let still = |mark: &&Mark| shows_claim(&seen, mark.claim, boot_id);
         let released: Vec<Mark> = marks.iter().filter(still).copied().collect();
         if released.is_empty() {
             return Ok(released);
@@ -399,10 +348,7 @@ impl LeaseStore for EtcdStore {
         let mut changes = Vec::with_capacity(released.len() * 2);
         for mark in &released {
             let (identity, token) = (mark.claim.identity, mark.claim.token);
-            let guard = seen
-                .snapshot
-                .row(identity)
-                .map_or(Revision(0), |row| row.revision);
+            let guard = seen.row(identity).map_or(Revision(0), |row| row.revision);
             guards.extend(self.held_unchanged(identity, token, guard)?);
             let high_water = HighWaterValue {
                 generation: self.generations.get(&identity).copied().unwrap_or_default(),
@@ -426,17 +372,64 @@ impl LeaseStore for EtcdStore {
         }
         Ok(released)
     }
+
+    async fn seal(&mut self, seal: &Seal) -> Result<()> {
+        let Some((survey, _)) = self.survey_keys().await? else {
+            return Ok(());
+        };
+        let sealed = survey.sealed_reason.is_some() && survey.known.0 >= seal.known;
+        if sealed || survey.cell.cell_id != seal.cell_id {
+            return Ok(());
+        }
+        let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
+        let (known, since) = survey.known.max((seal.known, seal.known_since));
+        let value = self.cell.sealed(reason, known, since)?;
+        let put = TxnOp::put(self.keys.cell(), value, None);
+        self.change_cell(vec![put]).await
+    }
 }
 
 impl CellStore for EtcdStore {
     /// etcd has no clock that it would tell; hosts of one cell agree to a second or so.
     async fn clock(&mut self) -> Result<UnixMs> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+        Ok(host_clock())
+    }
+
+    async fn survey(&mut self) -> Result<Option<Survey>> {
+        Ok(self.survey_keys().await?.map(|(survey, _)| survey))
+    }
+
+    async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        // Keys that were deleted are made again, so the seal must be in the cell before.
+        self.seal(&Seal {
+            cell_id: plan.cell_id,
+            reason: format!("epoch {} was about to begin", plan.to.0),
+            known: plan.seen.0,
+            known_since: UnixMs(0),
+        })
+        .await?;
+        let Some((survey, fetched)) = self.survey_keys().await? else {
+            return Err(not_as_expected());
+        };
+        if !plan.is_for(&survey.cell, &survey.here) {
+            return Err(not_as_expected());
+        }
+        let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
+        self.make_blanks(&gone).await?;
+        let made = survey.shards.len() as u64;
+        let cell = self.cell.advanced(plan, self.pins.cluster_id())?;
+        let puts = vec![
+            TxnOp::put(self.keys.cell(), cell, None),
+            TxnOp::put(self.keys.shards(), encode(&ShardsValue { made })?, None),
+            TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
+        ];
+        self.change_cell(puts).await
     }
 
     async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
-        self.check_formats(&plan.seen)?;
+        if self.cell.formats != plan.seen {
+            return Err(not_as_expected());
+        }
         let value = self.cell.switched(&plan.formats, plan.min_floor)?;
         // One comparison for all: no key of any worker is younger than the look that this was planned on.
         let workers = self.keys.below(Class::Worker);
@@ -450,6 +443,11 @@ impl CellStore for EtcdStore {
             Err(not_as_expected())
         }
     }
+}
+
+fn host_clock() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn not_as_expected() -> StoreError {

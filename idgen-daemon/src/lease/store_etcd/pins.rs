@@ -1,4 +1,7 @@
-//! Is this the cluster, and the history of it, that was there before?
+//! Is an answer as new as those before it, and of the same cluster?
+//!
+//! Whether the *store* is what it was is judged by `idgen_core::lease::Pins`, from what is read. Here are only
+//! single answers: those that must not be used, and those of a member that is behind.
 
 use super::super::store::{StoreError, StoreErrorKind};
 
@@ -8,7 +11,6 @@ pub(super) struct Pins {
     cluster_id: Option<u64>,
     revision: i64,
     strikes: u32,
-    sealed: Option<String>,
 }
 
 /// A member that was paused may answer once with an old revision (etcd #20418): such an answer is
@@ -20,45 +22,41 @@ impl Pins {
         self.cluster_id.unwrap_or_default()
     }
 
-    /// Judges the header of an answer about keys. Another cluster, or a revision that keeps falling,
-    /// seals for good: the store was restored, and must not be used before its epoch was advanced.
-    pub(super) fn judge(&mut self, cluster_id: u64, revision: i64) -> Result<(), StoreError> {
-        if let Some(reason) = &self.sealed {
-            return Err(StoreError::new(StoreErrorKind::Sealed, reason.clone()));
-        }
-        if *self.cluster_id.get_or_insert(cluster_id) != cluster_id {
-            return Err(self.seal(format!(
-                "sealed: the etcd cluster has id {cluster_id:x}, it had {:x} before",
-                self.cluster_id()
-            )));
-        }
-        if revision < self.revision {
+    /// A look at the whole store. What is let through may be another cluster, or older than what was seen: that is
+    /// said by the snapshot.
+    pub(super) fn judge_look(&mut self, cluster_id: u64, revision: i64) -> Result<(), StoreError> {
+        let same = self.cluster_id == Some(cluster_id);
+        if same && revision < self.revision && self.strikes + 1 < STRIKES_MAX {
             self.strikes += 1;
-            let what = format!("etcd's revision fell from {} to {revision}", self.revision);
-            if self.strikes >= STRIKES_MAX {
-                return Err(self.seal(format!("sealed: {what}: it was restored")));
-            }
-            return Err(StoreError::new(StoreErrorKind::Unknown, what));
+            let what = format!("its revision {revision} is behind {}", self.revision);
+            return Err(StoreError::new(StoreErrorKind::Unreachable, what));
         }
-        self.strikes = 0;
-        self.revision = revision;
+        *self = Self {
+            cluster_id: Some(cluster_id),
+            revision,
+            strikes: 0,
+        };
         Ok(())
     }
 
-    /// The cell names the cluster it was made in.
-    pub(super) fn judge_cell(&mut self, made_in: u64) -> Result<(), StoreError> {
-        if made_in == self.cluster_id() {
-            return Ok(());
+    /// The answer to a write that was planned on the last look. One from elsewhere, or from before it, counts for
+    /// nothing: the next look tells.
+    pub(super) fn judge_write(&mut self, cluster_id: u64, revision: i64) -> Result<(), StoreError> {
+        let unknown = |what| Err(StoreError::new(StoreErrorKind::Unknown, what));
+        if self.cluster_id != Some(cluster_id) {
+            return unknown(format!(
+                "an answer of cluster {cluster_id:x}, not {:x}",
+                self.cluster_id()
+            ));
         }
-        let here = self.cluster_id();
-        Err(self.seal(format!(
-            "sealed: the cell was made in etcd cluster {made_in:x}, this is {here:x}: it was restored"
-        )))
-    }
-
-    fn seal(&mut self, reason: String) -> StoreError {
-        self.sealed = Some(reason.clone());
-        StoreError::new(StoreErrorKind::Sealed, reason)
+        if revision < self.revision {
+            return unknown(format!(
+                "an answer at revision {revision}, which is behind {}",
+                self.revision
+            ));
+        }
+        self.revision = revision;
+        Ok(())
     }
 }
 
@@ -71,37 +69,35 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_seals_for_good() {
+    fn one_old_look_is_dropped_and_a_second_one_is_let_through() {
         let mut pins = Pins::default();
-        pins.judge(7, 10).unwrap();
-        assert_eq!(kind(pins.judge(8, 11)), StoreErrorKind::Sealed);
+        pins.judge_look(7, 10).unwrap();
+        assert_eq!(kind(pins.judge_look(7, 9)), StoreErrorKind::Unreachable);
+        pins.judge_look(7, 10).unwrap();
         assert_eq!(
-            kind(pins.judge(7, 12)),
-            StoreErrorKind::Sealed,
-            "also when the old one answers again"
+            kind(pins.judge_look(7, 9)),
+            StoreErrorKind::Unreachable,
+            "a good look in between forgives"
         );
+        pins.judge_look(7, 8).unwrap();
+        pins.judge_look(7, 8).unwrap();
     }
 
     #[test]
-    fn one_old_answer_is_dropped_and_a_second_one_seals() {
+    fn another_cluster_is_seen_at_once() {
         let mut pins = Pins::default();
-        pins.judge(7, 10).unwrap();
-        assert_eq!(kind(pins.judge(7, 9)), StoreErrorKind::Unknown);
-        pins.judge(7, 10).unwrap();
-        assert_eq!(
-            kind(pins.judge(7, 9)),
-            StoreErrorKind::Unknown,
-            "a good answer in between forgives"
-        );
-        assert_eq!(kind(pins.judge(7, 8)), StoreErrorKind::Sealed);
-        assert_eq!(kind(pins.judge(7, 11)), StoreErrorKind::Sealed);
+        pins.judge_look(7, 10).unwrap();
+        pins.judge_look(8, 3).unwrap();
+        assert_eq!(pins.cluster_id(), 8);
     }
 
     #[test]
-    fn a_cell_of_another_cluster_seals() {
+    fn a_write_counts_only_in_the_store_that_was_looked_at() {
         let mut pins = Pins::default();
-        pins.judge(7, 10).unwrap();
-        pins.judge_cell(7).unwrap();
-        assert_eq!(kind(pins.judge_cell(6)), StoreErrorKind::Sealed);
+        assert_eq!(kind(pins.judge_write(7, 10)), StoreErrorKind::Unknown);
+        pins.judge_look(7, 10).unwrap();
+        pins.judge_write(7, 11).unwrap();
+        assert_eq!(kind(pins.judge_write(8, 12)), StoreErrorKind::Unknown);
+        assert_eq!(kind(pins.judge_write(7, 10)), StoreErrorKind::Unknown);
     }
 }

@@ -5,7 +5,8 @@ use etcd_client::KeyValue;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    BootId, CellId, Class, Epoch, EpochNonce, Identity, InstanceId, Revision, Snapshot, Token,
+    AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, Identity, InstanceId, Revision,
+    StoreIdentity, Token,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,24 +22,65 @@ pub(super) struct CellValue {
     worker_format: String,
     epoch: u64,
     epoch_nonce: Uuid,
+    epoch_since_ms: u64,
+    #[serde(default)]
+    epoch_known: u64,
+    #[serde(default)]
+    epoch_known_since_ms: u64,
     min_floor_ms: u64,
-    sealed_reason: Option<String>,
+    #[serde(default)]
+    shard_min_floor_ms: u64,
+    pub(super) sealed_reason: Option<String>,
     cluster_id: u64,
 }
 
 impl CellValue {
     /// A new cell. Epoch 0 leases from the lower half of the pool.
-    pub(super) fn fresh(cluster_id: u64) -> Self {
+    pub(super) fn fresh(cluster_id: u64, now: UnixMs) -> Self {
         Self {
             cell_id: Uuid::new_v4(),
             worker_format: "classic".to_owned(),
             epoch: 0,
             epoch_nonce: Uuid::new_v4(),
+            epoch_since_ms: now.0,
+            epoch_known: 0,
+            epoch_known_since_ms: 0,
             min_floor_ms: 0,
+            shard_min_floor_ms: 0,
             sealed_reason: None,
             cluster_id,
         }
     }
+
+    /// As one class sees it.
+    pub(super) fn cell(&self, class: Class) -> Result<Cell> {
+        Ok(Cell {
+            cell_id: CellId(self.cell_id.as_u128()),
+            worker_format: self.worker_format.clone(),
+            epoch: Epoch(self.epoch),
+            epoch_nonce: EpochNonce(self.epoch_nonce.as_u128()),
+            epoch_since: UnixMs(self.epoch_since_ms),
+            identity: identity_of(self.cluster_id)?,
+            min_floor: match class {
+                Class::Worker => UnixMs(self.min_floor_ms),
+                Class::Shard => self.shard_min_floor(),
+            },
+        })
+    }
+
+    pub(super) fn shard_min_floor(&self) -> UnixMs {
+        UnixMs(self.shard_min_floor_ms)
+    }
+
+    pub(super) fn known(&self) -> (Epoch, UnixMs) {
+        (Epoch(self.epoch_known), UnixMs(self.epoch_known_since_ms))
+    }
+}
+
+/// What tells one cluster from another.
+pub(super) fn identity_of(cluster_id: u64) -> Result<StoreIdentity> {
+    StoreIdentity::new(&format!("etcd/{cluster_id:x}"))
+        .ok_or_else(|| StoreError::new(StoreErrorKind::Denied, "the cluster id has no text"))
 }
 
 /// The cell's key as it was seen.
@@ -50,19 +92,90 @@ pub(super) struct SeenCell {
     pub(super) looked_at: i64,
     /// The plan of formats in it.
     pub(super) formats: String,
+    /// Its epoch, and the name of that.
+    pub(super) epoch: Option<(Epoch, EpochNonce)>,
     /// The whole of it.
     pub(super) value: Vec<u8>,
 }
 
 impl SeenCell {
-    /// Its value with other formats and another floor; what a later release may have put beside them stays.
-    pub(super) fn switched(&self, formats: &str, min_floor: UnixMs) -> Result<Vec<u8>> {
+    /// Its value with some fields changed; what a later release may have put beside them stays.
+    fn with<const N: usize>(&self, fields: [(&str, serde_json::Value); N]) -> Result<Vec<u8>> {
         let broken = |error| StoreError::new(StoreErrorKind::Denied, format!("change the cell: {error}"));
         let mut cell: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&self.value).map_err(broken)?;
-        cell.insert("worker_format".to_owned(), formats.into());
-        cell.insert("min_floor_ms".to_owned(), min_floor.0.into());
+        for (name, value) in fields {
+            cell.insert(name.to_owned(), value);
+        }
         serde_json::to_vec(&cell).map_err(broken)
+    }
+
+    /// With other formats and another floor.
+    pub(super) fn switched(&self, formats: &str, min_floor: UnixMs) -> Result<Vec<u8>> {
+        self.with([
+            ("worker_format", formats.into()),
+            ("min_floor_ms", min_floor.0.into()),
+        ])
+    }
+
+    /// Sealed, and with the highest epoch that is known.
+    pub(super) fn sealed(&self, reason: &str, known: Epoch, since: UnixMs) -> Result<Vec<u8>> {
+        self.with([
+            ("sealed_reason", reason.into()),
+            ("epoch_known", known.0.into()),
+            ("epoch_known_since_ms", since.0.into()),
+        ])
+    }
+
+    /// Open, in the next epoch of the cluster that it is in.
+    pub(super) fn advanced(&self, plan: &AdvancePlan, cluster_id: u64) -> Result<Vec<u8>> {
+        self.with([
+            ("epoch", plan.to.0.into()),
+            ("epoch_nonce", Uuid::from_u128(plan.nonce.0).to_string().into()),
+            ("epoch_since_ms", plan.since.0.into()),
+            ("shard_min_floor_ms", plan.shard_min_floor.0.into()),
+            ("sealed_reason", serde_json::Value::Null),
+            ("cluster_id", cluster_id.into()),
+        ])
+    }
+}
+
+/// How many shards have keys: the count of them is compared with it, so that none goes unnoticed.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ShardsValue {
+    pub(super) made: u64,
+}
+
+/// `epoch/N`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ChangeValue {
+    epoch: u64,
+    at_ms: u64,
+    store: String,
+    by: String,
+    reason: String,
+}
+
+impl ChangeValue {
+    pub(super) fn of(plan: &AdvancePlan) -> Self {
+        Self {
+            epoch: plan.to.0,
+            at_ms: plan.since.0,
+            store: plan.identity.to_string(),
+            by: plan.by.clone(),
+            reason: plan.reason.clone(),
+        }
+    }
+
+    pub(super) fn change(self) -> Result<EpochChange> {
+        Ok(EpochChange {
+            epoch: Epoch(self.epoch),
+            at: UnixMs(self.at_ms),
+            identity: StoreIdentity::new(&self.store)
+                .ok_or_else(|| StoreError::new(StoreErrorKind::Denied, "a recorded store cannot be read"))?,
+            by: self.by,
+            reason: self.reason,
+        })
     }
 }
 
@@ -74,6 +187,18 @@ pub(super) struct HighWaterValue {
     /// A clean release's exact high water, not the end of a granted window.
     pub(super) exact: bool,
     pub(super) epoch: u64,
+}
+
+impl HighWaterValue {
+    /// Of a worker that was never leased.
+    pub(super) fn blank() -> Self {
+        Self {
+            generation: 0,
+            ceiling_ms: 0,
+            exact: true,
+            epoch: 0,
+        }
+    }
 }
 
 /// `holder`.
@@ -100,8 +225,31 @@ impl Keys {
         }
     }
 
+    pub(super) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The same store, as another class sees it.
+    pub(super) fn of(&self, class: Class) -> Self {
+        Self::new(&self.prefix, class)
+    }
+
     pub(super) fn cell(&self) -> String {
         format!("{}/cell", self.prefix)
+    }
+
+    /// How many shards were ever leased.
+    pub(super) fn shards(&self) -> String {
+        format!("{}/shards", self.prefix)
+    }
+
+    /// What the changes of the epoch are below.
+    pub(super) fn changes(&self) -> String {
+        format!("{}/epoch/", self.prefix)
+    }
+
+    pub(super) fn change(&self, epoch: Epoch) -> String {
+        format!("{}{:020}", self.changes(), epoch.0)
     }
 
     /// What all identities of a class are below.
@@ -133,38 +281,38 @@ impl Keys {
     }
 }
 
-/// The store at one revision.
-pub(super) struct SeenStore {
-    pub(super) snapshot: Snapshot,
-    pub(super) cell_guard: i64,
-    pub(super) cluster_id: u64,
-    pub(super) sealed_reason: Option<String>,
+/// The keys of one class at one revision.
+pub(super) struct SeenKeys {
+    /// Every identity that was ever leased.
+    pub(super) rows: Vec<Row>,
+    /// Mod revisions of the high waters of those that were not.
+    pub(super) blanks: BTreeMap<Identity, i64>,
+    /// High waters that must be there and are not.
+    pub(super) missing: Vec<Identity>,
 }
 
-/// What one look found.
-pub(super) struct Found<'a> {
-    /// The cell's key.
-    pub(super) cell: Option<&'a KeyValue>,
-    /// The keys of our class.
-    pub(super) ours: &'a [KeyValue],
-    /// How many keys the identities of all classes have.
-    pub(super) leased_keys: i64,
+impl SeenKeys {
+    /// High waters are what keeps windows apart: a store that lost one of them cannot be trusted. Those of workers
+    /// are all made with the cell, those of shards are counted.
+    pub(super) fn check(&self, keys: &Keys, shards_made: u64) -> Result<()> {
+        if let Some(identity) = self.missing.first() {
+            return Err(missing(&keys.high_water(*identity)));
+        }
+        let found = self.rows.len() as u64;
+        if keys.class == Class::Shard && found != shards_made {
+            let reason =
+                format!("sealed: {shards_made} shards were leased, and {found} have keys: some were deleted");
+            return Err(StoreError::new(StoreErrorKind::Sealed, reason));
+        }
+        Ok(())
+    }
 }
 
-/// `None`: the store is new.
-pub(super) fn decode(keys: &Keys, found: &Found<'_>) -> Result<Option<SeenStore>> {
-    // High waters are what keeps windows apart; a store that lost a key of these cannot be trusted.
-    let Some(cell_pair) = found.cell else {
-        return if found.leased_keys == 0 {
-            Ok(None)
-        } else {
-            Err(missing(&keys.cell()))
-        };
-    };
-    let cell: CellValue = value(cell_pair)?;
+/// What the keys of a class say.
+pub(super) fn decode_keys(keys: &Keys, pairs: &[KeyValue]) -> Result<SeenKeys> {
     let mut high_waters: BTreeMap<Identity, (HighWaterValue, i64)> = BTreeMap::new();
     let mut holders: BTreeMap<Identity, (HolderValue, i64)> = BTreeMap::new();
-    for pair in found.ours {
+    for pair in pairs {
         let key = String::from_utf8_lossy(pair.key());
         match keys.part(&key) {
             Some((identity, "hw")) => drop(high_waters.insert(identity, (value(pair)?, pair.mod_revision()))),
@@ -175,59 +323,63 @@ pub(super) fn decode(keys: &Keys, found: &Found<'_>) -> Result<Option<SeenStore>
             _ => {}
         }
     }
-    if let Some(identity) = holders
-        .keys()
-        .find(|identity| !high_waters.contains_key(identity))
-    {
-        return Err(missing(&keys.high_water(*identity)));
-    }
-    let rows = high_waters
+    let expected: Vec<Identity> = match keys.class {
+        Class::Worker => (0..Class::Worker.size()).map(Identity).collect(),
+        Class::Shard => holders.keys().copied().collect(),
+    };
+    let missing = expected
         .into_iter()
-        .map(|(identity, (high_water, revision))| Row {
-            identity,
-            generation: high_water.generation,
-            ceiling: UnixMs(high_water.ceiling_ms),
-            revision: unsigned(revision),
-            holder: holders.remove(&identity).map(|(holder, created)| Holder {
-                instance: InstanceId(holder.holder.as_u128()),
-                name: holder.holder_name,
-                token: Token {
-                    epoch: Epoch(holder.token_epoch),
-                    revision: unsigned(created),
-                },
-                boot_id: BootId(holder.boot_id.as_u128()),
-                // The key would be gone.
-                expired: false,
-            }),
-        })
+        .filter(|identity| !high_waters.contains_key(identity))
         .collect();
-    let snapshot = Snapshot::new(
-        Cell {
-            cell_id: CellId(cell.cell_id.as_u128()),
-            worker_format: cell.worker_format,
-            epoch: Epoch(cell.epoch),
-            epoch_nonce: EpochNonce(cell.epoch_nonce.as_u128()),
-            min_floor: UnixMs(cell.min_floor_ms),
-        },
-        rows,
-    );
-    let (cluster_id, sealed_reason) = (cell.cluster_id, cell.sealed_reason);
-    Ok(Some(SeenStore {
-        snapshot,
-        cell_guard: cell_pair.mod_revision(),
-        cluster_id,
-        sealed_reason,
-    }))
+    let mut seen = SeenKeys {
+        rows: Vec::new(),
+        blanks: BTreeMap::new(),
+        missing,
+    };
+    for (identity, (high_water, revision)) in high_waters {
+        let holder = holders.remove(&identity);
+        if high_water.generation == 0 && holder.is_none() {
+            seen.blanks.insert(identity, revision);
+        } else {
+            seen.rows.push(row(identity, &high_water, revision, holder));
+        }
+    }
+    Ok(seen)
 }
 
-fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
+fn row(
+    identity: Identity,
+    high_water: &HighWaterValue,
+    revision: i64,
+    holder: Option<(HolderValue, i64)>,
+) -> Row {
+    Row {
+        identity,
+        generation: high_water.generation,
+        ceiling: UnixMs(high_water.ceiling_ms),
+        revision: unsigned(revision),
+        holder: holder.map(|(holder, created)| Holder {
+            instance: InstanceId(holder.holder.as_u128()),
+            name: holder.holder_name,
+            token: Token {
+                epoch: Epoch(holder.token_epoch),
+                revision: unsigned(created),
+            },
+            boot_id: BootId(holder.boot_id.as_u128()),
+            // The key would be gone.
+            expired: false,
+        }),
+    }
+}
+
+pub(super) fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
     serde_json::from_slice(pair.value()).map_err(|error| {
         let key = String::from_utf8_lossy(pair.key());
         StoreError::new(StoreErrorKind::Denied, format!("read {key}: {error}"))
     })
 }
 
-fn missing(key: &str) -> StoreError {
+pub(super) fn missing(key: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Sealed,
         format!("sealed: the key {key} was deleted"),
@@ -235,6 +387,6 @@ fn missing(key: &str) -> StoreError {
 }
 
 /// etcd's revisions are never negative.
-fn unsigned(revision: i64) -> Revision {
+pub(super) fn unsigned(revision: i64) -> Revision {
     Revision(u64::try_from(revision).unwrap_or(0))
 }

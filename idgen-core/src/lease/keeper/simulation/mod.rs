@@ -26,7 +26,7 @@ use crate::lease::pool::{Memory, PlanFor, Wanted, half, plan_grant};
 use crate::lease::step::{STEP_MS_MAX, StepGuard};
 use crate::lease::switch::plan_switch;
 use crate::lease::timing::{Timing, TimingSpec};
-use crate::lease::token::{CellId, Epoch, EpochNonce, Identity, InstanceId};
+use crate::lease::token::{Epoch, Identity, InstanceId};
 use crate::lease::window::Window;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -39,7 +39,7 @@ impl Ground {
     pub(super) fn new(class: Class) -> Self {
         Self {
             class,
-            cell: cell(),
+            cell: Cell::example(),
             history: vec![(UnixMs(0), CellFormat::new(CLASSIC, None).unwrap())],
             now: 100_000,
             revision: 0,
@@ -71,7 +71,7 @@ impl Ground {
             Class::Worker => rows.chain(others).collect(),
             Class::Shard => rows.collect(),
         };
-        Snapshot::new(self.cell.clone(), rows)
+        Snapshot::new(self.cell.clone(), Revision(self.revision), rows)
     }
 
     pub(super) fn wall(&self) -> UnixMs {
@@ -309,9 +309,10 @@ impl Node {
         let guarded = held.leased.iter().all(|leased| {
             let row = ground.rows.get(&leased.identity);
             row.is_some_and(|row| {
-                let mine = row.lent.as_ref().is_some_and(|lent| {
-                    lent.token == held.token && lent.instance == self.instance && ground.now < lent.expires_at
-                });
+                let mine = row
+                    .lent
+                    .as_ref()
+                    .is_some_and(|lent| lent.token == held.token && lent.instance == self.instance);
                 mine && row.revision == held.guard
             })
         });
@@ -356,16 +357,6 @@ impl Node {
             ttl_ms: TTL_MS,
             leased: wanted,
         }
-    }
-}
-
-fn cell() -> Cell {
-    Cell {
-        cell_id: CellId(1),
-        worker_format: "classic".to_owned(),
-        epoch: Epoch(0),
-        epoch_nonce: EpochNonce(1),
-        min_floor: UnixMs(0),
     }
 }
 

@@ -7,13 +7,20 @@
 //! A commit counts only when the server said so, without a warning: a cancelled wait for synchronous
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
-use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind};
+mod statements;
+
+use self::statements::{
+    ADVANCE, CLOCK, GRANT, HISTORY, LOCK_CELL, MAKE_CELL, RAISE_REVISION, READ_LEASES, RELEASE, RENEW, SEAL,
+    SWITCH,
+};
+use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId, Mark, Revision, Snapshot,
-    SwitchPlan, Token,
+    AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
+    Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -21,79 +28,6 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 type Result<T> = std::result::Result<T, StoreError>;
-
-/// Locks the cell and says whether this database may serve it.
-const LOCK_CELL: &str = "
-    SELECT c.cell_id, c.worker_format, c.epoch, c.epoch_nonce, c.min_floor_ms, c.sealed_reason,
-           c.system_identifier, c.timeline, c.database_oid,
-           i.system_identifier, i.timeline, i.database_oid
-      FROM idgen.cell c CROSS JOIN idgen.store_identity() i
-       FOR UPDATE OF c";
-
-/// Makes the cell at the first use of this database. Epoch 0 leases from the lower half of the pool.
-const MAKE_CELL: &str = "
-    INSERT INTO idgen.cell (cell_id, worker_format, epoch, epoch_nonce,
-                            system_identifier, timeline, database_oid)
-    SELECT $1, 'classic', 0, $2, i.system_identifier, i.timeline, i.database_oid
-      FROM idgen.store_identity() i
-        ON CONFLICT DO NOTHING";
-
-const READ_LEASES: &str = "
-    SELECT identity, generation, ceiling_ms, revision, holder, holder_name, token_epoch, token_revision,
-           boot_id, expires_at <= clock_timestamp()
-      FROM idgen.lease WHERE kind = $1 ORDER BY identity";
-
-const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revision + 1 RETURNING revision";
-
-const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
-
-/// The cell's row is locked, so no ceiling is raised meanwhile.
-const SWITCH: &str = "
-    UPDATE idgen.cell
-       SET worker_format = $1, min_floor_ms = greatest(min_floor_ms, $2), revision = revision + 1
-     WHERE worker_format = $4
-       AND NOT EXISTS (SELECT FROM idgen.lease WHERE kind = 'worker' AND ceiling_ms >= $3)";
-
-/// Grants the rows of the plan that are as they were seen; the caller counts them.
-const GRANT: &str = "
-    INSERT INTO idgen.lease AS l (kind, identity, generation, ceiling_ms, exact, revision, holder,
-                                  holder_name, token_epoch, token_revision, boot_id, expires_at)
-    SELECT $12, p.identity, p.generation, p.ceiling_ms, false, $1, $2, $3, $4, $1, $5,
-           clock_timestamp() + $6 * interval '1 millisecond'
-      FROM unnest($7::int4[], $8::int8[], $9::int8[], $10::int8[], $11::bool[])
-           AS p(identity, generation, ceiling_ms, seen, replaces)
-      LEFT JOIN idgen.lease o ON o.kind = $12 AND o.identity = p.identity
-     WHERE o.revision IS NOT DISTINCT FROM p.seen
-       AND (o.holder IS NULL OR o.expires_at <= clock_timestamp() OR (o.holder = $2 AND p.replaces))
-       AND (o.ceiling_ms IS NULL OR o.ceiling_ms < p.ceiling_ms)
-        ON CONFLICT (kind, identity) DO UPDATE
-       SET generation = excluded.generation, ceiling_ms = excluded.ceiling_ms, exact = false,
-           revision = excluded.revision, holder = excluded.holder, holder_name = excluded.holder_name,
-           token_epoch = excluded.token_epoch, token_revision = excluded.token_revision,
-           boot_id = excluded.boot_id, expires_at = excluded.expires_at";
-
-/// Renews the rows that are held under the token and as they were left; the caller counts them.
-const RENEW: &str = "
-    UPDATE idgen.lease l
-       SET ceiling_ms = p.ceiling_ms, revision = $1,
-           expires_at = clock_timestamp() + $2 * interval '1 millisecond'
-      FROM unnest($3::int4[], $4::int8[]) AS p(identity, ceiling_ms)
-     WHERE l.kind = $10 AND l.identity = p.identity
-       AND l.holder = $5 AND l.boot_id = $6 AND l.token_epoch = $7 AND l.token_revision = $8
-       AND l.revision = $9 AND l.ceiling_ms <= p.ceiling_ms AND l.expires_at > clock_timestamp()";
-
-/// Whose instance made the claim does not matter: token and boot id name it, and only whoever serves
-/// that shared memory can know the exact high water.
-const RELEASE: &str = "
-    UPDATE idgen.lease l
-       SET ceiling_ms = p.last_ms, exact = true, revision = $1, holder = NULL, holder_name = NULL,
-           token_epoch = NULL, token_revision = NULL, boot_id = NULL, expires_at = NULL
-      FROM unnest($2::int4[], $3::int8[], $4::int8[], $5::int8[])
-           AS p(identity, last_ms, token_epoch, token_revision)
-     WHERE l.kind = $7 AND l.identity = p.identity AND l.boot_id = $6
-       AND l.token_epoch = p.token_epoch AND l.token_revision = p.token_revision
-       AND l.ceiling_ms >= p.last_ms
-    RETURNING l.identity";
 
 /// What the adapter works with.
 #[derive(Clone, Debug)]
@@ -171,49 +105,86 @@ impl PostgresStore {
     }
 }
 
+/// The cell's row as it was locked.
+struct LockedCell {
+    /// With the floor of workers.
+    cell: Cell,
+    shard_min_floor: UnixMs,
+    sealed_reason: Option<String>,
+    revision: Revision,
+    known: (Epoch, UnixMs),
+    here: StoreIdentity,
+}
+
+impl LockedCell {
+    /// What there is in this database; `None`: it has not been used as a store.
+    async fn find(session: &Session) -> Result<Option<Self>> {
+        let rows = session.rows(LOCK_CELL, &[]).await.map_err(not_done)?;
+        rows.first().map(Self::decode).transpose()
+    }
+
+    fn decode(row: &tokio_postgres::Row) -> Result<Self> {
+        let moment = |index| -> Result<UnixMs> { Ok(UnixMs(unsigned(column(row, index)?)?)) };
+        Ok(Self {
+            cell: Cell {
+                cell_id: CellId(column::<Uuid>(row, 0)?.as_u128()),
+                worker_format: column(row, 1)?,
+                epoch: Epoch(unsigned(column(row, 2)?)?),
+                epoch_nonce: EpochNonce(column::<Uuid>(row, 3)?.as_u128()),
+                epoch_since: moment(4)?,
+                min_floor: moment(5)?,
+                identity: identity_column(row, 11)?,
+            },
+            shard_min_floor: moment(6)?,
+            sealed_reason: column(row, 7)?,
+            revision: Revision(unsigned(column(row, 8)?)?),
+            known: (Epoch(unsigned(column(row, 9)?)?), moment(10)?),
+            here: identity_column(row, 12)?,
+        })
+    }
+
+    /// May this database serve the cell?
+    fn check(&self) -> Result<()> {
+        let sealed = |reason: String| Err(StoreError::new(StoreErrorKind::Sealed, reason));
+        if let Some(reason) = &self.sealed_reason {
+            return sealed(format!("the cell is sealed: {reason}"));
+        }
+        if self.cell.identity != self.here {
+            return sealed(format!("sealed: {}", not_itself(&self.cell.identity, &self.here)));
+        }
+        Ok(())
+    }
+
+    /// As one class sees it.
+    fn of(self, class: Class) -> Cell {
+        let min_floor = match class {
+            Class::Worker => self.cell.min_floor,
+            Class::Shard => self.shard_min_floor,
+        };
+        Cell {
+            min_floor,
+            ..self.cell
+        }
+    }
+}
+
 /// Begins, locks the cell, and checks that this database may serve it.
-async fn begin(session: &Session) -> Result<Cell> {
+async fn begin(session: &Session) -> Result<LockedCell> {
     session.batch("BEGIN").await.map_err(not_done)?;
-    let mut rows = session.rows(LOCK_CELL, &[]).await.map_err(not_done)?;
-    if rows.is_empty() {
-        let (cell_id, nonce) = (Uuid::new_v4(), Uuid::new_v4());
-        session
-            .rows(MAKE_CELL, &[&cell_id, &nonce])
-            .await
-            .map_err(not_done)?;
-        rows = session.rows(LOCK_CELL, &[]).await.map_err(not_done)?;
-    }
-    let row = rows
-        .first()
-        .ok_or_else(|| broken("the cell's row cannot be made"))?;
-    if let Some(reason) = column::<Option<String>>(row, 5)? {
-        return Err(StoreError::new(
-            StoreErrorKind::Sealed,
-            format!("the cell is sealed: {reason}"),
-        ));
-    }
-    let identity = |from: usize| -> Result<(i64, i32, u32)> {
-        Ok((column(row, from)?, column(row, from + 1)?, column(row, from + 2)?))
+    let found = match LockedCell::find(session).await? {
+        Some(found) => Some(found),
+        None => {
+            let (cell_id, nonce) = (Uuid::new_v4(), Uuid::new_v4());
+            session
+                .rows(MAKE_CELL, &[&cell_id, &nonce])
+                .await
+                .map_err(not_done)?;
+            LockedCell::find(session).await?
+        }
     };
-    let (made_for, here) = (identity(6)?, identity(9)?);
-    if made_for != here {
-        let show = |(system, timeline, oid)| format!("system {system}, timeline {timeline}, database {oid}");
-        return Err(StoreError::new(
-            StoreErrorKind::Sealed,
-            format!(
-                "sealed: the cell belongs to {}, this is {}: a copy, a restore or a promoted standby",
-                show(made_for),
-                show(here)
-            ),
-        ));
-    }
-    Ok(Cell {
-        cell_id: CellId(column::<Uuid>(row, 0)?.as_u128()),
-        worker_format: column(row, 1)?,
-        epoch: Epoch(unsigned(column(row, 2)?)?),
-        epoch_nonce: EpochNonce(column::<Uuid>(row, 3)?.as_u128()),
-        min_floor: UnixMs(unsigned(column(row, 4)?)?),
-    })
+    let locked = found.ok_or_else(|| broken("the cell's row cannot be made"))?;
+    locked.check()?;
+    Ok(locked)
 }
 
 /// Is the cell, which is locked, the one that was planned on?
@@ -236,19 +207,18 @@ impl LeaseStore for PostgresStore {
     async fn read(&mut self) -> Result<Snapshot> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let cell = begin(&session).await?;
-        let kind = self.config.class.name();
-        let rows = session.rows(READ_LEASES, &[&kind]).await.map_err(not_done)?;
-        let rows = rows.iter().map(lease_row).collect::<Result<_>>()?;
+        let locked = begin(&session).await?;
+        let rows = read_leases(&session, self.config.class).await?;
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
-        Ok(Snapshot::new(cell, rows))
+        let revision = locked.revision;
+        Ok(Snapshot::new(locked.of(self.config.class), revision, rows))
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let cell = begin(&session).await?;
+        let cell = begin(&session).await?.cell;
         check_cell(&cell, plan.epoch, plan.epoch_nonce, &plan.formats)?;
         let revision = raise_revision(&session).await?;
         let planned = &plan.grants;
@@ -272,7 +242,7 @@ impl LeaseStore for PostgresStore {
                     &self.config.holder.name,
                     &signed(plan.epoch.0)?,
                     &Uuid::from_u128(plan.boot_id.0),
-                    &ttl(self.config.ttl_ms),
+                    &ms(self.config.ttl_ms),
                     &identities,
                     &generations,
                     &ceilings,
@@ -293,7 +263,7 @@ impl LeaseStore for PostgresStore {
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let cell = begin(&session).await?;
+        let cell = begin(&session).await?.cell;
         check_cell(&cell, renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
@@ -304,7 +274,7 @@ impl LeaseStore for PostgresStore {
                 RENEW,
                 &[
                     &revision,
-                    &ttl(self.config.ttl_ms),
+                    &ms(self.config.ttl_ms),
                     &identities,
                     &ceilings,
                     &Uuid::from_u128(self.config.holder.instance.0),
@@ -360,6 +330,22 @@ impl LeaseStore for PostgresStore {
         let released = |mark: &&Mark| released.contains(&i32::from(mark.claim.identity.0));
         Ok(marks.iter().filter(released).copied().collect())
     }
+
+    async fn seal(&mut self, seal: &Seal) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        session.batch("BEGIN").await.map_err(not_done)?;
+        let found = LockedCell::find(&session).await?;
+        if found.is_none_or(|locked| locked.cell.cell_id != seal.cell_id) {
+            return self.commit(session, warnings).await;
+        }
+        let (known, since) = (signed(seal.known.0)?, ms(seal.known_since.0));
+        session
+            .execute(SEAL, &[&seal.reason, &known, &since])
+            .await
+            .map_err(not_done)?;
+        self.commit(session, warnings).await
+    }
 }
 
 impl CellStore for PostgresStore {
@@ -368,6 +354,59 @@ impl CellStore for PostgresStore {
         let row = session.row(CLOCK, &[]).await.map_err(not_done)?;
         self.session = Some(session);
         Ok(UnixMs(unsigned(column(&row, 0)?)?))
+    }
+
+    async fn survey(&mut self) -> Result<Option<Survey>> {
+        let now = self.clock().await?;
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        session.batch("BEGIN").await.map_err(not_done)?;
+        let found = LockedCell::find(&session).await?;
+        let workers = read_leases(&session, Class::Worker).await?;
+        let shards = read_leases(&session, Class::Shard).await?;
+        let history = session.rows(HISTORY, &[]).await.map_err(not_done)?;
+        self.commit(session, warnings).await?;
+        let history = history.iter().map(change_row).collect::<Result<_>>()?;
+        Ok(found.map(|locked| Survey {
+            cell: locked.cell,
+            shard_min_floor: locked.shard_min_floor,
+            here: locked.here,
+            sealed_reason: locked.sealed_reason,
+            damage: None,
+            known: locked.known,
+            revision: locked.revision,
+            now,
+            workers,
+            shards,
+            history,
+        }))
+    }
+
+    async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        session.batch("BEGIN").await.map_err(not_done)?;
+        let found = LockedCell::find(&session).await?;
+        let as_planned = found.is_some_and(|locked| plan.is_for(&locked.cell, &locked.here));
+        let mut advanced = 0;
+        if as_planned {
+            advanced = session
+                .execute(
+                    ADVANCE,
+                    &[
+                        &signed(plan.to.0)?,
+                        &Uuid::from_u128(plan.nonce.0),
+                        &ms(plan.since.0),
+                        &signed(plan.shard_min_floor.0)?,
+                        &plan.identity.as_str(),
+                        &plan.by,
+                        &plan.reason,
+                    ],
+                )
+                .await
+                .map_err(not_done)?;
+        }
+        self.commit_all(session, warnings, advanced, 1).await
     }
 
     async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
@@ -400,6 +439,28 @@ impl PostgresStore {
         let message = format!("{changed} of {wanted} rows are as expected");
         Err(StoreError::new(StoreErrorKind::Conflict, message))
     }
+}
+
+async fn read_leases(session: &Session, class: Class) -> Result<Vec<Row>> {
+    let rows = session
+        .rows(READ_LEASES, &[&class.name()])
+        .await
+        .map_err(not_done)?;
+    rows.iter().map(lease_row).collect()
+}
+
+fn change_row(row: &tokio_postgres::Row) -> Result<EpochChange> {
+    Ok(EpochChange {
+        epoch: Epoch(unsigned(column(row, 0)?)?),
+        at: UnixMs(unsigned(column(row, 1)?)?),
+        identity: identity_column(row, 2)?,
+        by: column(row, 3)?,
+        reason: column(row, 4)?,
+    })
+}
+
+fn identity_column(row: &tokio_postgres::Row, index: usize) -> Result<StoreIdentity> {
+    StoreIdentity::new(column(row, index)?).ok_or_else(|| broken("an identity of a store cannot be read"))
 }
 
 fn lease_row(row: &tokio_postgres::Row) -> Result<Row> {
@@ -464,7 +525,7 @@ fn signed_all(values: impl Iterator<Item = u64>) -> Result<Vec<i64>> {
     values.map(signed).collect()
 }
 
-/// As a factor of an interval; a day of milliseconds is exact in a double.
-fn ttl(ttl_ms: u64) -> f64 {
-    std::time::Duration::from_millis(ttl_ms).as_secs_f64() * 1_000.0
+/// As a factor of an interval, or a moment: milliseconds of this century are exact in a double.
+fn ms(ms: u64) -> f64 {
+    std::time::Duration::from_millis(ms).as_secs_f64() * 1_000.0
 }

@@ -1,0 +1,393 @@
+//! Is this the lease store that it was, and the history of it that was there before?
+//!
+//! A store that was restored looks like itself at an earlier time. Whoever believed it would grant again what was
+//! granted since. So everybody remembers how far the store had come: a daemon in memory, and for it the server in
+//! its data directory, written before a lease opens and before each higher ceiling. A store that falls short of
+//! that is *sealed* (nothing is granted or renewed) until somebody advances its epoch (see [`super::epoch`]).
+//!
+//! An anchor is a lower bound. An older copy of one, or one of another server of the cell, is less sharp but not
+//! wrong.
+//!
+//! Who remembers nothing cannot tell. A server that was never served from the cell takes its first lease only when
+//! the cell is brand-new, when somebody else renews or takes one (who does remember), or when so much time has gone
+//! by that whatever was granted in a future that got lost has run out.
+
+use super::ledger::{Cell, Snapshot};
+use super::token::{BootId, CellId, Epoch, EpochNonce, Identity, Revision, StoreIdentity};
+use super::window::epoch_margin_ms;
+use crate::clock::{BootMs, ClockReading, UnixMs};
+use core::fmt;
+use core::str::FromStr;
+use sha2::{Digest, Sha256};
+
+/// How far a store had come when it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The cell.
+    pub cell_id: CellId,
+    /// The store that served it.
+    pub store: StoreIdentity,
+    /// Its epoch,
+    pub epoch: Epoch,
+    /// ... the name of that,
+    pub nonce: EpochNonce,
+    /// ... and when it began.
+    pub since: UnixMs,
+    /// Highest revision seen.
+    pub revision: Revision,
+    /// A row that was written by the daemon itself. A store whose revision was raised after a restore still shows
+    /// it as it was before.
+    pub witness: Option<Witness>,
+}
+
+/// A row of the anchor's class that has had this revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// Whose row.
+    pub identity: Identity,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// How a store falls short of what was seen of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The cell has another id. This is another store altogether, and none of our business.
+    AnotherCell,
+    /// The epoch fell.
+    OlderEpoch {
+        /// From this
+        was: Epoch,
+        /// to that.
+        is: Epoch,
+    },
+    /// The same epoch has another name.
+    AnotherHistory {
+        /// Of which epoch.
+        epoch: Epoch,
+    },
+    /// In the same epoch another store serves the cell.
+    AnotherStore {
+        /// Before.
+        was: StoreIdentity,
+        /// Now.
+        is: StoreIdentity,
+    },
+    /// The revision fell.
+    RevisionFell {
+        /// From this
+        was: Revision,
+        /// to that.
+        is: Revision,
+    },
+    /// A row is older than it was, or gone.
+    RowFell {
+        /// Whose.
+        identity: Identity,
+        /// Its revision before.
+        was: Revision,
+    },
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AnotherCell => f.write_str("the store shows another cell than before"),
+            Self::OlderEpoch { was, is } => {
+                write!(
+                    f,
+                    "the store's epoch fell from {} to {}: it was restored",
+                    was.0, is.0
+                )
+            }
+            Self::AnotherHistory { epoch } => write!(
+                f,
+                "the store's epoch {} has another name than before: it was restored",
+                epoch.0
+            ),
+            Self::AnotherStore { was, is } => {
+                write!(f, "the cell was served from {was}, now it is from {is}")
+            }
+            Self::RevisionFell { was, is } => {
+                write!(
+                    f,
+                    "the store's revision fell from {} to {}: it was restored",
+                    was.0, is.0
+                )
+            }
+            Self::RowFell { identity, was } => write!(
+                f,
+                "the store's row {identity} is older than revision {}, which it had: the store was restored",
+                was.0
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Departure {}
+
+impl Anchor {
+    /// What is seen of a store now.
+    #[must_use]
+    pub fn of(cell: &Cell, revision: Revision) -> Self {
+        Self {
+            cell_id: cell.cell_id,
+            store: cell.identity.clone(),
+            epoch: cell.epoch,
+            nonce: cell.epoch_nonce,
+            since: cell.epoch_since,
+            revision,
+            witness: None,
+        }
+    }
+
+    /// May `cell`, at `revision`, be what this was seen of? A higher epoch may: an operator has vouched for it.
+    pub fn admits(&self, cell: &Cell, revision: Revision) -> Result<(), Departure> {
+        if cell.cell_id != self.cell_id {
+            return Err(Departure::AnotherCell);
+        }
+        if cell.epoch > self.epoch {
+            return Ok(());
+        }
+        let (was, is) = (self.epoch, cell.epoch);
+        if is < was {
+            return Err(Departure::OlderEpoch { was, is });
+        }
+        if cell.epoch_nonce != self.nonce {
+            return Err(Departure::AnotherHistory { epoch: is });
+        }
+        if cell.identity != self.store {
+            let (was, is) = (self.store.clone(), cell.identity.clone());
+            return Err(Departure::AnotherStore { was, is });
+        }
+        if revision < self.revision {
+            let (was, is) = (self.revision, revision);
+            return Err(Departure::RevisionFell { was, is });
+        }
+        Ok(())
+    }
+
+    /// The same, and its witness testifies.
+    fn admits_rows(&self, snapshot: &Snapshot) -> Result<(), Departure> {
+        self.admits(&snapshot.cell, snapshot.revision)?;
+        let Some(Witness {
+            identity,
+            revision: was,
+        }) = self.witness
+        else {
+            return Ok(());
+        };
+        let shown = snapshot.row(identity).map(|row| row.revision);
+        if snapshot.cell.epoch == self.epoch && shown.is_none_or(|is| is < was) {
+            return Err(Departure::RowFell { identity, was });
+        }
+        Ok(())
+    }
+
+    /// May `later` take the place of this on disk? Never backwards.
+    pub fn may_become(&self, later: &Self) -> Result<(), Departure> {
+        if later.epoch == self.epoch && later.nonce == self.nonce && later.store != self.store {
+            let (was, is) = (self.store.clone(), later.store.clone());
+            return Err(Departure::AnotherStore { was, is });
+        }
+        let (was, is) = (self.epoch, later.epoch);
+        match is.cmp(&was) {
+            core::cmp::Ordering::Greater => Ok(()),
+            core::cmp::Ordering::Less => Err(Departure::OlderEpoch { was, is }),
+            core::cmp::Ordering::Equal if later.nonce != self.nonce => {
+                Err(Departure::AnotherHistory { epoch: is })
+            }
+            core::cmp::Ordering::Equal if later.revision < self.revision => Err(Departure::RevisionFell {
+                was: self.revision,
+                is: later.revision,
+            }),
+            core::cmp::Ordering::Equal => Ok(()),
+        }
+    }
+}
+
+/// First word of the text form.
+const FORM: &str = "anchor1";
+/// Hexadecimal digits of the checksum.
+const SUM_LEN: usize = 16;
+
+/// One line: form, fields, checksum.
+impl fmt::Display for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let witness = self.witness.map_or_else(
+            || "- -".to_owned(),
+            |witness| format!("{} {}", witness.identity, witness.revision.0),
+        );
+        let body = format!(
+            "{FORM} {:032x} {} {} {:032x} {} {} {witness}",
+            self.cell_id.0, self.store, self.epoch.0, self.nonce.0, self.since.0, self.revision.0
+        );
+        write!(f, "{body} {}", sum(&body))
+    }
+}
+
+/// A text that is not an anchor, or not a whole one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbled;
+
+impl fmt::Display for Garbled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is torn or was changed: its checksum does not match")
+    }
+}
+
+impl core::error::Error for Garbled {}
+
+impl FromStr for Anchor {
+    type Err = Garbled;
+
+    fn from_str(text: &str) -> Result<Self, Garbled> {
+        let (body, checksum) = text.rsplit_once(' ').ok_or(Garbled)?;
+        let fields: Vec<&str> = body.split(' ').collect();
+        let [form, cell_id, store, epoch, nonce, since, revision, witness, at] = fields[..] else {
+            return Err(Garbled);
+        };
+        if form != FORM || checksum != sum(body) {
+            return Err(Garbled);
+        }
+        let uuid = |hex| u128::from_str_radix(hex, 16).map_err(|_| Garbled);
+        let number = |digits: &str| digits.parse::<u64>().map_err(|_| Garbled);
+        let witness = match (witness, at) {
+            ("-", "-") => None,
+            (identity, at) => Some(Witness {
+                identity: Identity(identity.parse().map_err(|_| Garbled)?),
+                revision: Revision(number(at)?),
+            }),
+        };
+        Ok(Self {
+            cell_id: CellId(uuid(cell_id)?),
+            store: StoreIdentity::new(store).ok_or(Garbled)?,
+            epoch: Epoch(number(epoch)?),
+            nonce: EpochNonce(uuid(nonce)?),
+            since: UnixMs(number(since)?),
+            revision: Revision(number(revision)?),
+            witness,
+        })
+    }
+}
+
+fn sum(body: &str) -> String {
+    let mut text = String::with_capacity(SUM_LEN);
+    for byte in &Sha256::digest(body.as_bytes())[..SUM_LEN / 2] {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// A cell this young has no lost future. It lets the servers of a new cell start together; a restore within the
+/// first moments of a cell's life is not noticed by a server that remembers nothing.
+pub const CELL_YOUNG_MS: u64 = 15_000;
+
+/// The server has never been served from this cell, and nobody vouches for the store yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// How long it waits at the most.
+    pub wait_ms: u64,
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "this server has no memory of the cell, and nobody has renewed a lease since it asked: the store may \
+             have been restored; waiting for a sign of another server, {} s at the most",
+            self.wait_ms.div_ceil(1_000)
+        )
+    }
+}
+
+impl core::error::Error for Stranger {}
+
+/// What one daemon has seen of the store of one class.
+#[derive(Clone, Debug, Default)]
+pub struct Pins {
+    seen: Option<Anchor>,
+    /// For good, until a higher epoch than that.
+    departed: Option<(Departure, Epoch)>,
+    arrived: Option<(BootId, BootMs, Revision)>,
+    trusted: bool,
+}
+
+impl Pins {
+    /// Judges a fresh look at the store, by what was seen before and by the server's `anchors`. A departure stays
+    /// one, also when later looks are without fault (a restored store catches up), until the epoch was advanced.
+    pub fn judge(&mut self, snapshot: &Snapshot, anchors: &[Anchor]) -> Result<(), Departure> {
+        let cell = &snapshot.cell;
+        if let Some((departure, epoch)) = &self.departed
+            && cell.epoch <= *epoch
+        {
+            return Err(departure.clone());
+        }
+        // Anchors of another cell were left by a server whose cell was forgotten on purpose.
+        let of_cell = || anchors.iter().filter(|anchor| anchor.cell_id == cell.cell_id);
+        for anchor in self.seen.iter().chain(of_cell()) {
+            if let Err(departure) = anchor.admits_rows(snapshot) {
+                if departure != Departure::AnotherCell {
+                    self.departed = Some((departure.clone(), cell.epoch.max(anchor.epoch)));
+                }
+                return Err(departure);
+            }
+        }
+        self.departed = None;
+        self.trusted |= of_cell().next().is_some();
+        let witness = self
+            .seen
+            .take()
+            .filter(|seen| seen.epoch == cell.epoch)
+            .and_then(|seen| seen.witness);
+        self.seen = Some(Anchor {
+            witness,
+            ..Anchor::of(cell, snapshot.revision)
+        });
+        Ok(())
+    }
+
+    /// A grant or renewal of this identity was committed at `revision`.
+    pub fn note_committed(&mut self, identity: Identity, revision: Revision) {
+        self.trusted = true;
+        if let Some(seen) = &mut self.seen {
+            seen.revision = seen.revision.max(revision);
+            seen.witness = Some(Witness { identity, revision });
+        }
+    }
+
+    /// What to write down before what was committed is used.
+    #[must_use]
+    pub fn anchor(&self) -> Option<&Anchor> {
+        self.seen.as_ref()
+    }
+
+    /// May a server lease that has no anchor? Asked after [`Pins::judge`]. `window_ms` is the longest window that
+    /// may have been granted.
+    pub fn vouched(
+        &mut self,
+        snapshot: &Snapshot,
+        boot_id: BootId,
+        now: ClockReading,
+        window_ms: u64,
+    ) -> Result<(), Stranger> {
+        let young = now.wall.since(snapshot.cell.epoch_since) < CELL_YOUNG_MS;
+        if self.trusted || young {
+            return Ok(());
+        }
+        // Another boot id may be another host, whose time since boot says nothing of the one before.
+        let (_, since, revision) = match self.arrived {
+            Some(arrived) if arrived.0 == boot_id => arrived,
+            _ => *self.arrived.insert((boot_id, now.boot, snapshot.revision)),
+        };
+        let renewed = |row: &super::ledger::Row| row.holder.is_some() && row.revision > revision;
+        let wait_ms = epoch_margin_ms(window_ms).saturating_sub(now.boot.since(since));
+        if wait_ms == 0 || snapshot.rows().iter().any(renewed) {
+            return Ok(());
+        }
+        Err(Stranger { wait_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests;

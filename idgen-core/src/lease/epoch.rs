@@ -1,0 +1,248 @@
+//! Advancing the epoch of a store that was restored, promoted or moved: the one way to open a seal.
+//!
+//! The store has lost its newest grants, and holders of them may still mint. They cannot be met, because
+//!
+//! - the pool of workers is cut in two halves by the parity of the epoch ([`super::pool::half`]), and the new epoch
+//!   leases from the other one. It rises above every epoch that was ever seen, by the store or by a server, so a
+//!   store that was restored to a time before its last advance does not repeat that number;
+//! - the half was in use two epochs ago at the latest, and two changes lie so far apart that every window of that
+//!   time has run out ([`epoch_margin_ms`]);
+//! - shards have no halves. Theirs begin above that margin, so they wait it out.
+//!
+//! Rows and holders of the old epoch stay as they are. Guards compare the epoch, so none of them is renewed here.
+//!
+//! What this cannot know: a side that goes on by itself, such as an old primary whose own database is its store. It
+//! keeps its half. Before a *second* advance it must be gone.
+
+use super::anchor::{Anchor, Departure};
+use super::ledger::{Cell, Row};
+use super::token::{CellId, Epoch, EpochNonce, Revision, StoreIdentity};
+use super::window::epoch_margin_ms;
+use crate::clock::UnixMs;
+use core::fmt;
+
+/// The whole store, sealed or not, read at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The cell, with the floor of workers.
+    pub cell: Cell,
+    /// No window of a shard begins below this.
+    pub shard_min_floor: UnixMs,
+    /// What the store is. The cell's `identity` is what it should be.
+    pub here: StoreIdentity,
+    /// Somebody has found that the store was restored.
+    pub sealed_reason: Option<String>,
+    /// Something of the store is gone, or was changed by hand.
+    pub damage: Option<String>,
+    /// The highest epoch that a daemon knew of when it sealed the store, and when that began.
+    pub known: (Epoch, UnixMs),
+    /// The store's revision.
+    pub revision: Revision,
+    /// The store's clock; of a store without one, that of the host that asks.
+    pub now: UnixMs,
+    /// Every worker that was ever leased.
+    pub workers: Vec<Row>,
+    /// Every shard that was ever leased.
+    pub shards: Vec<Row>,
+    /// The changes of the epoch, oldest first.
+    pub history: Vec<EpochChange>,
+}
+
+/// One advance of the epoch, as the store has recorded it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochChange {
+    /// The epoch that began.
+    pub epoch: Epoch,
+    /// When, by the store's clock.
+    pub at: UnixMs,
+    /// The store that it was advanced in.
+    pub identity: StoreIdentity,
+    /// Who did it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Survey {
+    /// Why nothing is granted or renewed; `None`: the store is open. `anchors` are those of the server that the
+    /// operator works at.
+    #[must_use]
+    pub fn sealed_because(&self, anchors: &[Anchor]) -> Option<String> {
+        if let Some(reason) = self.sealed_reason.as_ref().or(self.damage.as_ref()) {
+            return Some(reason.clone());
+        }
+        if self.cell.identity != self.here {
+            return Some(not_itself(&self.cell.identity, &self.here));
+        }
+        let departures = of_cell(&self.cell, anchors)
+            .filter_map(|anchor| anchor.admits(&self.cell, self.revision).err())
+            .find(|departure| *departure != Departure::AnotherCell);
+        departures.map(|departure| departure.to_string())
+    }
+
+    /// The highest epoch that anybody is known to have seen.
+    fn highest(&self, anchors: &[Anchor]) -> Epoch {
+        let anchored = of_cell(&self.cell, anchors).map(|anchor| anchor.epoch);
+        anchored
+            .chain([self.cell.epoch, self.known.0])
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// When the epoch was changed last; `None`: never. (The making of the cell is no change: the other half of the
+    /// pool was not in use before.)
+    #[must_use]
+    pub fn last_change(&self, anchors: &[Anchor]) -> Option<UnixMs> {
+        let anchored = of_cell(&self.cell, anchors).map(|anchor| (anchor.epoch, anchor.since));
+        anchored
+            .chain([(self.cell.epoch, self.cell.epoch_since), self.known])
+            .filter(|(epoch, _)| epoch.0 > 0)
+            .map(|(_, since)| since)
+            .max()
+    }
+}
+
+fn of_cell<'a>(cell: &'a Cell, anchors: &'a [Anchor]) -> impl Iterator<Item = &'a Anchor> {
+    anchors.iter().filter(|anchor| anchor.cell_id == cell.cell_id)
+}
+
+/// What is wrong with a store that is not the one that its cell names.
+#[must_use]
+pub fn not_itself(made_for: &StoreIdentity, here: &StoreIdentity) -> String {
+    format!("the cell belongs to store {made_for}, this is {here}: a restore, a copy or a promoted standby")
+}
+
+/// What the operator asks for.
+#[derive(Clone, Debug)]
+pub struct AdvanceWish {
+    /// The store that is meant: a script must not open another one.
+    pub identity: StoreIdentity,
+    /// For the record.
+    pub reason: String,
+    /// For the record.
+    pub by: String,
+    /// Name of the new epoch: random.
+    pub nonce: EpochNonce,
+    /// The longest window of any worker of the cell.
+    pub worker_window_ms: u64,
+    /// The same of shards.
+    pub shard_window_ms: u64,
+}
+
+/// An advance that may be committed while the store is as it was surveyed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdvancePlan {
+    /// The cell that is meant.
+    pub cell_id: CellId,
+    /// The epoch that the cell has, and its name; any other refuses the advance.
+    pub seen: (Epoch, EpochNonce),
+    /// What the store must be, and what the cell names from then on.
+    pub identity: StoreIdentity,
+    /// The new epoch.
+    pub to: Epoch,
+    /// Its name.
+    pub nonce: EpochNonce,
+    /// When it begins.
+    pub since: UnixMs,
+    /// What the floor of shards is raised to.
+    pub shard_min_floor: UnixMs,
+    /// For the record.
+    pub by: String,
+    /// For the record.
+    pub reason: String,
+}
+
+impl AdvancePlan {
+    /// Is this still the cell that was surveyed, in the store that was meant?
+    #[must_use]
+    pub fn is_for(&self, cell: &Cell, here: &StoreIdentity) -> bool {
+        let (epoch, nonce) = self.seen;
+        cell.cell_id == self.cell_id && cell.is_epoch(epoch, nonce) && *here == self.identity
+    }
+}
+
+/// Why the epoch is not advanced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdvanceRefused {
+    /// The store is not sealed: nothing was lost.
+    Open,
+    /// It is not the store that was named.
+    OtherStore {
+        /// What it is.
+        here: StoreIdentity,
+    },
+    /// Windows of the half that would be leased may not have run out.
+    TooSoon {
+        /// When it may be done.
+        at: UnixMs,
+        /// In so many ms.
+        wait_ms: u64,
+    },
+}
+
+impl fmt::Display for AdvanceRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("the lease store is not sealed: there is nothing to open"),
+            Self::OtherStore { here } => write!(f, "this lease store is {here}, not the one that was named"),
+            Self::TooSoon { at, wait_ms } => write!(
+                f,
+                "the epoch was changed a short time ago, and windows of the one before it may not have run out: \
+                 try again in {} s (Unix ms {})",
+                wait_ms.div_ceil(1_000),
+                at.0
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AdvanceRefused {}
+
+/// Plans the advance. `anchors` are all that can be reached.
+///
+/// # Errors
+/// [`AdvanceRefused`].
+pub fn plan_advance(
+    survey: &Survey,
+    anchors: &[Anchor],
+    wish: AdvanceWish,
+) -> Result<AdvancePlan, AdvanceRefused> {
+    if survey.sealed_because(anchors).is_none() {
+        return Err(AdvanceRefused::Open);
+    }
+    if wish.identity != survey.here {
+        return Err(AdvanceRefused::OtherStore {
+            here: survey.here.clone(),
+        });
+    }
+    let now = survey.now;
+    if let Some(changed) = survey.last_change(anchors) {
+        let at = changed.saturating_add(epoch_margin_ms(wish.worker_window_ms));
+        if now < at {
+            let wait_ms = at.since(now);
+            return Err(AdvanceRefused::TooSoon { at, wait_ms });
+        }
+    }
+    // A ceiling that is further ahead than the margin tells of longer windows than we know of.
+    let restored = survey
+        .shards
+        .iter()
+        .map(|row| row.ceiling)
+        .max()
+        .unwrap_or_default();
+    let waited_out = now.saturating_add(epoch_margin_ms(wish.shard_window_ms));
+    Ok(AdvancePlan {
+        cell_id: survey.cell.cell_id,
+        seen: (survey.cell.epoch, survey.cell.epoch_nonce),
+        identity: wish.identity,
+        to: Epoch(survey.highest(anchors).0.saturating_add(1)),
+        nonce: wish.nonce,
+        since: now,
+        shard_min_floor: survey.shard_min_floor.max(restored).max(waited_out),
+        by: wish.by,
+        reason: wish.reason,
+    })
+}
+
+#[cfg(test)]
+mod tests;
