@@ -231,7 +231,7 @@ impl fmt::Display for Exhausted {
 #[cfg(test)]
 mod tests {
     use super::super::ledger::{Cell, Holder, Row};
-    use super::super::token::{BootId, CellId, Epoch, EpochNonce, InstanceId, Revision, Token};
+    use super::super::token::{BootId, InstanceId, Revision, Token};
     use super::*;
 
     /// 2026-11-29T22:40:06Z.
@@ -254,14 +254,7 @@ mod tests {
     }
 
     fn snapshot(rows: Vec<Row>) -> Snapshot {
-        let cell = Cell {
-            cell_id: CellId(1),
-            worker_format: "classic".to_owned(),
-            epoch: Epoch(0),
-            epoch_nonce: EpochNonce(1),
-            min_floor: UnixMs(0),
-        };
-        Snapshot::new(cell, rows)
+        Snapshot::new(Cell::example(), Revision(0), rows)
     }
 
     fn taken(count: u16) -> Occupancy {

@@ -4,14 +4,14 @@
 //! are written down here once more, in the words of `store_postgres.rs` and `store_etcd/`; the conformance suite of
 //! the daemon tries those on real servers.
 
-use idgen_core::lease::Window;
 use idgen_core::lease::ledger::{Standing, settle_renewal};
+use idgen_core::lease::{Anchor, Window};
 
 use crate::advance::advanced;
 use crate::scenario::{Broken, OldPrimary, Scenario};
 use crate::world::{
     BOOT, Held, Holder, IDENTITIES, Lease, NODES, Node, Renewal, Row, START, State, Store, Tick, Token, cell,
-    first_tick, instance, last_tick, ms,
+    first_tick, instance, last_tick, ms, revision,
 };
 
 /// What happened, for the trace.
@@ -352,8 +352,8 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
     if store.sealed || !reachable(scenario, state, at) || replicated && !can_commit(scenario, state, at) {
         return;
     }
-    let pinned = cell(lease.token.epoch, lease.nonce, 0);
-    if store.cell().follows(&pinned).is_err() {
+    let seen = Anchor::of(&cell(lease.token.epoch, lease.nonce), revision(lease.guard));
+    if seen.admits(&store.cell(), revision(store.revision)).is_err() {
         return;
     }
     let snapshot = store.snapshot(scenario.identities);
