@@ -11,9 +11,13 @@ mod keeper;
 mod open;
 pub(crate) mod ranges;
 mod report;
+#[cfg(test)]
+mod schedules;
 mod server;
 mod store;
 mod store_etcd;
+#[cfg(test)]
+mod store_memory;
 mod store_postgres;
 
 pub(crate) use complaint::Complaint;
