@@ -68,7 +68,15 @@ daemon_tests() (
 )
 e2e_tests() { with_servers --test e2e; }
 # Nearly all of it is waiting for deadlines, so more of them at once.
-faults_tests() { "$ROOT/make/etcd.sh" && SERVERS_THREADS=$((SERVERS_THREADS + 1)) with_servers --test faults; }
+faults_tests() (
+    "$ROOT/make/etcd.sh" || exit
+    export IDGEN_FAULTS_MEASURED=$LOGS/faults-measured.txt
+    status=0
+    SERVERS_THREADS=$((SERVERS_THREADS + 1)) with_servers --test faults || status=$?
+    note "measured, by fault:"
+    sort "$IDGEN_FAULTS_MEASURED" || true
+    exit "$status"
+)
 
 # with_servers CARGO_TARGET…: tests that start servers, in a temp dir that is empty of processes and
 # files afterwards even when a test run is cut off.

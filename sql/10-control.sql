@@ -10,6 +10,13 @@ AS 'MODULE_PATHNAME', 'idgen_server_clock';
 COMMENT ON FUNCTION idgen.server_clock() IS
 'Daemon: identity of this shared memory and readings of this server''s clocks. boot_id is random and new whenever shared memory is (also after a crash-restart); boottime_ms is CLOCK_BOOTTIME and wall_ms CLOCK_REALTIME, both in ms, of the Postgres host; cell_id is the cell whose leases this data directory has had (file pg_idgen_cell); NULL before the first install. The call also counts as a sign of life of the daemon (idgen.lease_wait_ms). Error: IG011 not preloaded.';
 
+CREATE FUNCTION idgen.note_clock(state text, reason text, offset_us bigint, error_us bigint)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_note_clock';
+COMMENT ON FUNCTION idgen.note_clock(text, text, bigint, bigint) IS
+'Daemon: what it knows of this server''s wall clock, for idgen.health, which forgets it after 30 s. offset_us: how far the clock is ahead of the true time, error_us: how far it is off at the most; NULL: not known. Longer texts are cut, to 32 and 160 bytes. Errors: IG011 not preloaded, 22004 NULL.';
+
 CREATE FUNCTION idgen.claim_server(kind text)
 RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE

@@ -4,7 +4,7 @@ CREATE FUNCTION idgen.server_state(
     OUT version text, OUT contract_version integer, OUT preloaded boolean, OUT in_recovery boolean,
     OUT boot_id uuid, OUT cell_id uuid, OUT worker_format text, OUT next_format text, OUT next_format_from_ms bigint,
     OUT daemon_seen_ms_ago bigint, OUT open_slots integer, OUT open_shards integer, OUT deadline_in_ms bigint,
-    OUT state text)
+    OUT state text, OUT clock_state text, OUT clock_reason text, OUT clock_offset_us bigint, OUT clock_error_us bigint)
 RETURNS record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'idgen_server_state';
@@ -13,7 +13,8 @@ COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.
 CREATE VIEW idgen.health AS
 SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.open_shards,
        s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
-       pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from, p.space_id, p.source_id
+       pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from,
+       s.clock_state, s.clock_reason, s.clock_offset_us, s.clock_error_us, p.space_id, p.source_id
   FROM idgen.server_state() s CROSS JOIN idgen.space p;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
@@ -30,6 +31,10 @@ COMMENT ON COLUMN idgen.health.cell_id IS 'Where snowflakes are unique; NULL bef
 COMMENT ON COLUMN idgen.health.worker_format IS 'Format of idgen_snowflake() in this cell, now; a region stands behind a slash.';
 COMMENT ON COLUMN idgen.health.next_format IS 'The format it will be switched to; NULL: none is planned.';
 COMMENT ON COLUMN idgen.health.next_format_from IS 'Ids of this time and later are in next_format.';
+COMMENT ON COLUMN idgen.health.clock_state IS 'What the daemon knows of this server''s wall clock: good, warn, unsynchronised, stepped, apart from peers, listening or unchecked; NULL: no daemon has said anything for 30 s.';
+COMMENT ON COLUMN idgen.health.clock_reason IS 'The same in words.';
+COMMENT ON COLUMN idgen.health.clock_offset_us IS 'How far the clock is ahead (positive) of its time source, or else of the other servers, in microseconds; NULL: nobody tells.';
+COMMENT ON COLUMN idgen.health.clock_error_us IS 'How far it is off at the most, in microseconds; NULL: nobody tells.';
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 
@@ -154,6 +159,7 @@ GRANT SELECT ON idgen.health, idgen.slots, idgen.segments, idgen.formats, idgen.
 
 REVOKE ALL ON FUNCTION
     idgen.server_clock(),
+    idgen.note_clock(text, text, bigint, bigint),
     idgen.claim_server(text),
     idgen.anchors(),
     idgen.store_anchor(uuid, text, text),
@@ -171,6 +177,7 @@ BEGIN
     EXECUTE format($grant$
         GRANT EXECUTE ON FUNCTION
             idgen.server_clock(),
+            idgen.note_clock(text, text, bigint, bigint),
             idgen.claim_server(text),
             idgen.anchors(),
             idgen.store_anchor(uuid, text, text),

@@ -92,9 +92,7 @@ async fn accept_clock(
     let mut answer = String::new();
     for (class, clock) in &pages.clocks {
         match clock.accept().await {
-            Ok(Some(by_ms)) => {
-                answer.push_str(&format!("{class}s: accepted; the clock was set by {by_ms} ms\n"))
-            }
+            Ok(Some(was_wrong)) => answer.push_str(&format!("{class}s: accepted; {was_wrong}\n")),
             Ok(None) => answer.push_str(&format!("{class}s: the clock is believed already\n")),
             Err(error) => {
                 answer.push_str(&format!("{class}s: {error}\n"));

@@ -2,11 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::lease::Report;
-use idgen_core::lease::{Class, Occupancy};
+use idgen_core::lease::{Class, ClockState, Judgement, Occupancy};
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Encoder, GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::time::Instant;
 
 const CLASS: &str = "class";
@@ -20,6 +18,9 @@ pub struct Metrics {
     failures: IntCounterVec,
     boot_id_changes: IntCounterVec,
     clock_stepped: IntGaugeVec,
+    clock_state: IntGaugeVec,
+    clock_offset_seconds: GaugeVec,
+    clock_error_bound_seconds: GaugeVec,
     postgres_up: IntGaugeVec,
     leases_held: IntGaugeVec,
     leases_wanted: IntGaugeVec,
@@ -44,8 +45,6 @@ pub struct ClassMetrics {
     pub renewals: IntCounter,
     /// Leases lost because shared memory was made anew.
     pub boot_id_changes: IntCounter,
-    /// 1 while the wall clock is not believed.
-    pub clock_stepped: IntGauge,
 }
 
 impl ClassMetrics {
@@ -78,9 +77,10 @@ impl Metrics {
             "idgen_failures_total",
             "Failed requests and lost leases, by reason.",
         );
-        let deadline = Opts::new(
-            "idgen_seconds_to_deadline",
-            "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
+        let seconds = |name, help| registered(&registry, GaugeVec::new(Opts::new(name, help), &[CLASS]));
+        let clock_state = Opts::new(
+            "idgen_clock_state",
+            "1 for what is known of the server's wall clock, 0 for everything else.",
         );
         let info = Opts::new("idgen_info", "Always 1; the label is the version of idgend.");
         let certificate = Opts::new(
@@ -100,10 +100,22 @@ impl Metrics {
                 "idgen_clock_stepped",
                 "1 while the server's wall clock is not believed because it was set.",
             )?,
+            clock_state: registered(&registry, IntGaugeVec::new(clock_state, &[CLASS, "state"]))?,
+            clock_offset_seconds: seconds(
+                "idgen_clock_offset_seconds",
+                "How far the server's wall clock is ahead of its time source, or else of its peers; NaN: nobody tells.",
+            )?,
+            clock_error_bound_seconds: seconds(
+                "idgen_clock_error_bound_seconds",
+                "How far the server's wall clock is off at the most; NaN: nobody tells.",
+            )?,
             postgres_up: gauge("idgen_postgres_up", "1 while the postgres server answers.")?,
             leases_held: gauge("idgen_leases_held", "Identities that the server mints from.")?,
             leases_wanted: gauge("idgen_leases_wanted", "Identities configured for the server.")?,
-            seconds_to_deadline: registered(&registry, GaugeVec::new(deadline, &[CLASS]))?,
+            seconds_to_deadline: seconds(
+                "idgen_seconds_to_deadline",
+                "Seconds until the server stops minting unless the lease is renewed; 0 without a lease.",
+            )?,
             ceiling_lead_ms: gauge(
                 "idgen_ceiling_lead_ms",
                 "How far the lowest ceiling reaches beyond the wall clock; 0 without a lease.",
@@ -123,7 +135,6 @@ impl Metrics {
             failures: self.failures.clone(),
             renewals: self.renewals.with_label_values(&label),
             boot_id_changes: self.boot_id_changes.with_label_values(&label),
-            clock_stepped: self.clock_stepped.with_label_values(&label),
         }
     }
 
@@ -160,9 +171,30 @@ impl Metrics {
         self.ceiling_lead_ms
             .with_label_values(&label)
             .set(report.ceiling_lead_ms(now).unwrap_or_default());
+        self.set_clock(class, &report.clock);
         if let Some(pool) = &report.pool {
             self.pool.set(class, pool);
         }
+    }
+
+    fn set_clock(&self, class: Class, clock: &Judgement) {
+        let label = [class.name()];
+        let now = clock.state.name();
+        for state in ClockState::NAMES {
+            self.clock_state
+                .with_label_values(&[class.name(), state])
+                .set(i64::from(state == now));
+        }
+        self.clock_stepped
+            .with_label_values(&label)
+            .set(i64::from(matches!(clock.state, ClockState::Stepped(_))));
+        let seconds = |us: Option<f64>| us.map_or(f64::NAN, |us| us / 1e6);
+        self.clock_offset_seconds
+            .with_label_values(&label)
+            .set(seconds(clock.offset_us.map(|us| us as f64)));
+        self.clock_error_bound_seconds
+            .with_label_values(&label)
+            .set(seconds(clock.error_us_max.map(|us| us as f64)));
     }
 }
 
@@ -237,6 +269,10 @@ mod tests {
             "idgen_renewals_total{class=\"shard\"} 0",
             "idgen_boot_id_changes_total{class=\"worker\"} 0",
             "idgen_clock_stepped{class=\"shard\"} 0",
+            "idgen_clock_state{class=\"worker\",state=\"unchecked\"} 1",
+            "idgen_clock_state{class=\"worker\",state=\"good\"} 0",
+            "idgen_clock_offset_seconds{class=\"worker\"} NaN",
+            "idgen_clock_error_bound_seconds{class=\"worker\"} NaN",
             "idgen_postgres_up{class=\"worker\"} 0",
             "idgen_pool_identities{class=\"worker\",state=\"held\"} 400",
             "idgen_pool_identities{class=\"worker\",state=\"cooling\"} 90",

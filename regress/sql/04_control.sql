@@ -6,6 +6,14 @@ SELECT idgen_snowflake();
 \set VERBOSITY default
 SELECT state, preloaded, open_slots, daemon_seen_ms_ago, cell_id FROM idgen.health;
 
+-- What the daemon says of the clock is shown as it was said, numbers only where it has some; too long texts are cut.
+SELECT clock_state, clock_reason, clock_offset_us, clock_error_us FROM idgen.health;
+SELECT idgen.note_clock('warn', 'off by 120 ms', -70, 120000);
+SELECT clock_state, clock_reason, clock_offset_us, clock_error_us FROM idgen.health;
+SELECT idgen.note_clock(repeat('s', 100), repeat('r', 159) || U&'\00E4' || 'x', NULL, NULL);
+SELECT clock_state, length(clock_reason), clock_offset_us, clock_error_us FROM idgen.health;
+SELECT idgen.note_clock('good', NULL, 0, 0);
+
 SELECT boot_id, boottime_ms, wall_ms, in_recovery, contract_version FROM idgen.server_clock() \gset
 SELECT :'in_recovery' AS in_recovery, :contract_version AS contract_version,
        abs(:wall_ms - extract(epoch FROM clock_timestamp()) * 1000) < 60000 AS wall_is_now;

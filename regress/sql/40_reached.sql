@@ -51,6 +51,7 @@ SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch,
   FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.fence_lease(c.boot_id, 'worker', 400, s.token_epoch, s.token_revision) IS NOT NULL AS fenced FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.claim_server('shard') IS NOT NULL AS claimed;
+SELECT idgen.note_clock('good', 'reached', NULL, NULL);
 DROP OWNED BY idgen_reached;
 DROP ROLE idgen_reached;
 -- install_lease is called inside of pg_temp.lease(), segment_changed as the trigger it is.

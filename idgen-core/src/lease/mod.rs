@@ -11,9 +11,10 @@
 //!  pool     which workers to ask for         listed  which shards, and who has them
 //!  occupancy  how full the pool is, and who fills it
 //!  ledger   the store's rows as plain data   timing  TTL, margin, period, deadline
-//!  token    fencing tokens and names         step    was the wall clock stepped, is it right now?
-//!  switch   another format from a moment on  epoch   another history from a moment on
-//!  anchor   is this the store that was seen before?
+//!  token    fencing tokens and names         switch  another format from a moment on
+//!  monitor  the clock: may it be gone by?    step    was it set?
+//!  sync     does somebody keep it right?     peers   do the other servers show the same time?
+//!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -24,10 +25,13 @@ pub mod epoch;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
+pub mod monitor;
 pub mod occupancy;
+pub mod peers;
 pub mod pool;
 pub mod step;
 pub mod switch;
+pub mod sync;
 pub mod timing;
 pub mod token;
 pub mod window;
@@ -38,10 +42,13 @@ pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, p
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
+pub use monitor::{ClockMonitor, ClockState, Gate, Judgement, Known};
 pub use occupancy::{Exhausted, Occupancy, Pressure};
+pub use peers::Peers;
 pub use pool::{Memory, Wanted};
-pub use step::{ClockVerdict, KernelClock, StepGuard};
+pub use step::{ClockVerdict, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
+pub use sync::KernelClock;
 pub use timing::{Timing, TimingError, TimingSpec};
 pub use token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,

@@ -7,11 +7,11 @@
 //! again when the clock comes back.
 //!
 //! A clock that was *corrected* by a step does not come back. It is believed again when an operator says so, or
-//! when the kernel does: [`KernelClock::proves`].
+//! when the kernel does: [`KernelClock::proves`](super::sync::KernelClock::proves).
 //!
-//! Limit: a clock that was wrong from the start is not noticed. This does not touch uniqueness.
+//! Limit: a clock that was wrong from the start is not noticed here, but by [`super::sync`] and [`super::peers`].
 
-use crate::clock::{ClockReading, UnixMs};
+use crate::clock::ClockReading;
 
 /// Difference of the two advances that counts as a step, in ms. CockroachDB's maximum offset; two orders
 /// above what reading two clocks one after the other can differ.
@@ -38,36 +38,6 @@ impl ClockVerdict {
     #[must_use]
     pub fn is_good(self) -> bool {
         matches!(self, Self::Good)
-    }
-}
-
-/// Error up to which the kernel's clock counts as right, in µs. What a clock that is kept by NTP over the internet
-/// stays well below; the kernel's own estimate grows by 0.5 ms/s when nobody disciplines it.
-pub const SYNC_ERROR_US_MAX: u64 = 100_000;
-
-/// Difference of two readings of one clock, in ms, one by the server and one by the daemon. More: they are on
-/// different hosts, or one of them sees a time of its own.
-pub const SAME_CLOCK_MS_MAX: u64 = 1_000;
-
-/// What the kernel of the daemon's host says of its clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelClock {
-    /// Somebody disciplines it: neither TIME_ERROR nor STA_UNSYNC. The kernel takes this back whenever the clock
-    /// is set by hand.
-    pub synchronised: bool,
-    /// Its largest error, as the discipline reckons it.
-    pub error_us_max: u64,
-    /// What it shows.
-    pub wall: UnixMs,
-}
-
-impl KernelClock {
-    /// Is the server's wall clock right? `wall` was read by the server just before.
-    #[must_use]
-    pub fn proves(&self, wall: UnixMs) -> bool {
-        self.synchronised
-            && self.error_us_max <= SYNC_ERROR_US_MAX
-            && self.wall.0.abs_diff(wall.0) <= SAME_CLOCK_MS_MAX
     }
 }
 
@@ -199,27 +169,6 @@ mod tests {
             ClockVerdict::Stepped { by_ms: -3_600_000 },
             "the way back is a step now"
         );
-    }
-
-    #[test]
-    fn only_a_disciplined_clock_that_the_server_sees_too_proves_anything() {
-        let kernel = KernelClock {
-            synchronised: true,
-            error_us_max: SYNC_ERROR_US_MAX,
-            wall: UnixMs(1_000_000),
-        };
-        let (near, far) = (SAME_CLOCK_MS_MAX, SAME_CLOCK_MS_MAX + 1);
-        assert!(kernel.proves(UnixMs(1_000_000 + near)) && kernel.proves(UnixMs(1_000_000 - near)));
-        assert!(!kernel.proves(UnixMs(1_000_000 + far)) && !kernel.proves(UnixMs(1_000_000 - far)));
-        let loose = KernelClock {
-            error_us_max: SYNC_ERROR_US_MAX + 1,
-            ..kernel
-        };
-        let alone = KernelClock {
-            synchronised: false,
-            ..kernel
-        };
-        assert!(!loose.proves(kernel.wall) && !alone.proves(kernel.wall));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, HolderName, Keeper, KeeperConfig, Report, accept_channel,
+    AcceptRequests, AnyStore, ClockInputs, HolderName, Keeper, KeeperConfig, Report, SyncSeen,
+    accept_channel, ask_for_ever,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
@@ -115,10 +116,21 @@ async fn supervise(config: Config) -> Result<()> {
 
     let mut supervisor = Supervisor::new(stop.clone());
     let listener = config.http_listen.map(http::bind).transpose()?;
+    let (sync, asking) = ask_for_ever(&config.clock, stop.clone()).await;
+    supervisor.spawn_essential("time source", asking);
     let (mut reports, mut clocks) = (Vec::new(), Vec::new());
     for class in &config.classes {
         let (accept, accepts) = accept_channel();
-        let reported = spawn_keeper(&mut supervisor, &config, class, &holder, accepts, &metrics, &stop);
+        let clock = clock_of(class, &config, &sync);
+        let reported = spawn_keeper(
+            &mut supervisor,
+            &config,
+            class,
+            (&holder, clock),
+            accepts,
+            &metrics,
+            &stop,
+        );
         reports.push((class.class, reported));
         clocks.push((class.class, accept));
     }
@@ -145,12 +157,23 @@ async fn supervise(config: Config) -> Result<()> {
     supervisor.run().await
 }
 
+/// What the keeper of a class judges the clock by. One of them tells the server, so that it hears one voice.
+fn clock_of(leases: &ClassConfig, config: &Config, sync: &SyncSeen) -> ClockInputs {
+    let first = config.classes.first().map(|first| first.class);
+    ClockInputs {
+        gate: config.clock.gate,
+        accept_synchronised: config.clock.accept_synchronised,
+        sync: sync.clone(),
+        tells_server: first == Some(leases.class),
+    }
+}
+
 /// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
     config: &Config,
     leases: &ClassConfig,
-    holder: &HolderName,
+    (holder, clock): (&HolderName, ClockInputs),
     accepts: AcceptRequests,
     metrics: &Metrics,
     stop: &CancellationToken,
@@ -163,7 +186,7 @@ fn spawn_keeper(
         poll: config.postgres.poll,
         class: leases.clone(),
         holder: holder.clone(),
-        accept_synchronised: config.accept_synchronised,
+        clock,
     };
     let name = match class {
         Class::Worker => "lease keeper of workers",

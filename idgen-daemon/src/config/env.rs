@@ -70,6 +70,8 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "SHARDS__TTL_MS" => raw.shards.ttl_ms = Some(number(&value)?),
         "SHARDS__WINDOW_MS" => raw.shards.window_ms = Some(number(&value)?),
         "SHARDS__PERIOD_MS" => raw.shards.period_ms = Some(number(&value)?),
+        "CLOCK__CHECK" => raw.clock.check = Some(value),
+        "CLOCK__CHRONY" => raw.clock.chrony = Some(value),
         "CLOCK__ACCEPT_SYNCHRONISED" => raw.clock.accept_synchronised = Some(truth(&value)?),
         "HTTP__LISTEN" => raw.http.listen = Some(value),
         "LOG__FORMAT" => raw.log.format = Some(value),

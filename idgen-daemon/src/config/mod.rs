@@ -3,11 +3,13 @@
 //! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
 //! file by itself except [`Config::load`]; tests hand both in.
 
+mod clock;
 mod env;
 mod etcd;
 #[cfg(test)]
 mod tests;
 
+use self::clock::RawClock;
 use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
 use crate::postgres::PostgresUrl;
@@ -20,6 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
+
+pub use self::clock::ClockConfig;
 
 /// Workers per server at most: with more a single server would take more than an eighth of the half of
 /// the pool that an epoch may use.
@@ -39,8 +43,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
-    /// A wall clock that was set is believed again when the kernel says that it is synchronised.
-    pub accept_synchronised: bool,
+    /// What is asked of the clock.
+    pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
     pub http_listen: Option<SocketAddr>,
     /// How to log.
@@ -171,12 +175,6 @@ enum RawShard {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawClock {
-    accept_synchronised: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 struct RawHttp {
     listen: Option<String>,
 }
@@ -270,12 +268,13 @@ impl RawConfig {
         };
         let store = self.store.check(&postgres)?;
         let classes = check_classes(&self.workers, &self.shards, &store)?;
+        let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
             postgres,
             store,
             classes,
-            accept_synchronised: self.clock.accept_synchronised.unwrap_or(true),
+            clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,
         })

@@ -49,7 +49,7 @@ fn a_minimal_file_takes_the_defaults() {
     assert_eq!(times(workers), (600_000, 480_000, 10_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.postgres.poll, Duration::from_millis(500));
-    assert!(config.accept_synchronised);
+    assert!(config.clock.accept_synchronised);
     assert_eq!(config.http_listen, Some("127.0.0.1:9787".parse().unwrap()));
     assert!(!config.log.json);
     let StoreConfig::Postgres {
@@ -108,7 +108,7 @@ fn a_full_file_sets_everything() {
     assert_eq!(listed.wanted, shards(&[0, 16, 17, 18, 40]), "in rising order");
     assert_eq!(times(listed), (20_000, 8_000, 1_500));
     assert_eq!(config.postgres.poll, Duration::from_millis(250));
-    assert!(!config.accept_synchronised);
+    assert!(!config.clock.accept_synchronised);
     assert_eq!(config.http_listen, None);
     assert!(config.log.json);
     assert!(
@@ -416,6 +416,8 @@ fn every_setting_can_come_from_the_environment() {
         ("IDGEND_SHARDS__WINDOW_MS", "7000"),
         ("IDGEND_SHARDS__PERIOD_MS", "1000"),
         ("IDGEND_CLOCK__ACCEPT_SYNCHRONISED", "false"),
+        ("IDGEND_CLOCK__CHECK", "off"),
+        ("IDGEND_CLOCK__CHRONY", ""),
         ("IDGEND_HTTP__LISTEN", "[::1]:0"),
         ("IDGEND_LOG__FORMAT", "json"),
         ("IDGEND_LOG__LEVEL", "warn"),
@@ -431,7 +433,9 @@ fn every_setting_can_come_from_the_environment() {
     assert_eq!(times(listed), (15_000, 7_000, 1_000));
     assert_eq!(config.postgres.connect_timeout, Duration::from_millis(11));
     assert_eq!(config.postgres.poll, Duration::from_millis(12));
-    assert!(!config.accept_synchronised);
+    assert!(!config.clock.accept_synchronised);
+    assert_eq!(config.clock.chrony, None);
+    assert_eq!(config.clock.gate, idgen_core::lease::Gate::Off);
     assert_eq!(config.http_listen, Some("[::1]:0".parse().unwrap()));
     let StoreConfig::Etcd {
         endpoints,

@@ -23,7 +23,7 @@ const RELEASE_TRIES: u32 = 3;
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 
 /// A grant that meets rows which have changed is planned again at once, this often; after that the core
-/// makes its pause. Of 200 daemons that started together the unluckiest needed 6 tries (`make bench-leases`).
+/// makes its pause. Of 200 daemons that started together the unluckiest needed 4 tries (`make bench-leases`).
 const GRANT_TRIES: u64 = 8;
 
 /// A request to the store.

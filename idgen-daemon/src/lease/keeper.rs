@@ -1,6 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
-use super::clock::{AcceptRequests, kernel_clock};
+use super::clock::{AcceptRequests, ClockInputs, ClockWatch};
 use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Census, Desk, Request};
 use super::ranges::Ranges;
@@ -14,8 +14,8 @@ use crate::postgres::InstallOutcome;
 use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, Anchor, BootId, CellId, Claim, ClockVerdict, Event, Identity, Leased, Memory, Pressure, State,
-    StepGuard, Token, Wanted, next,
+    Action, Anchor, BootId, CellId, Claim, Event, Identity, Leased, Memory, Pressure, State, Token, Wanted,
+    next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -44,8 +44,8 @@ pub struct KeeperConfig {
     pub class: ClassConfig,
     /// Who we are.
     pub holder: HolderName,
-    /// A clock that was set is believed again when the kernel says that it is synchronised.
-    pub accept_synchronised: bool,
+    /// What to judge the server's clock by.
+    pub clock: ClockInputs,
 }
 
 /// Keeps the lease of one class of one server.
@@ -56,7 +56,7 @@ pub struct Keeper<S, C: Connect> {
     server: Option<C::Server>,
     state: State,
     memory: Memory,
-    steps: StepGuard,
+    clock: ClockWatch,
     /// What the server said last, and when.
     boot_id: Option<BootId>,
     server_cell: Option<CellId>,
@@ -67,7 +67,6 @@ pub struct Keeper<S, C: Connect> {
     lost_at: Instant,
     server_trouble: Complaint,
     store_trouble: Complaint,
-    clock_trouble: Complaint,
     pool_trouble: Complaint,
     renewed: u32,
     accepts: AcceptRequests,
@@ -88,12 +87,12 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let now = Instant::now();
         Self {
             desk: Desk::new(store, config.holder.instance, config.class.timing),
+            clock: ClockWatch::new(config.clock.clone()),
             config,
             connect,
             server: None,
             state: State::new(),
             memory: Memory::new(),
-            steps: StepGuard::new(),
             boot_id: None,
             server_cell: None,
             anchors: Vec::new(),
@@ -102,7 +101,6 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             lost_at: now,
             server_trouble: Complaint::default(),
             store_trouble: Complaint::default(),
-            clock_trouble: Complaint::default(),
             pool_trouble: Complaint::default(),
             renewed: 0,
             accepts,
@@ -408,52 +406,29 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         if self.boot_id.replace(said.boot_id) != Some(said.boot_id) {
             let boot_id = Uuid::from_u128(said.boot_id.0);
             tracing::info!(%boot_id, "postgres has new shared memory");
+            self.clock.forget_told();
+        }
+        let judged = self.clock.judge(said.clock);
+        if let (Some(news), Some(server)) = (self.clock.news(Instant::now()), &self.server)
+            && let Err(error) = server.note_clock(&news).await
+        {
+            self.server = None;
+            return Err(error);
         }
         Ok(Reading {
             clock: said.clock,
             boot_id: said.boot_id,
-            clock_good: self.judge_clock(said.clock),
+            clock_good: judged.may_raise,
+            may_acquire: judged.may_acquire,
             random: random(),
         })
     }
 
-    /// Is the wall clock believed?
-    fn judge_clock(&mut self, clock: ClockReading) -> bool {
-        let mut verdict = self.steps.observe(clock);
-        if let ClockVerdict::Stepped { by_ms } = verdict
-            && self.config.accept_synchronised
-            && kernel_clock().is_some_and(|kernel| kernel.proves(clock.wall))
-        {
-            tracing::warn!(
-                by_ms,
-                "the server's wall clock was set; the kernel says that it is right now"
-            );
-            self.steps.accept();
-            verdict = self.steps.observe(clock);
-        }
-        self.metrics.clock_stepped.set(i64::from(!verdict.is_good()));
-        match verdict {
-            ClockVerdict::Good => self.clock_trouble.settle("the wall clock is believed again"),
-            ClockVerdict::Stepped { .. } => self.clock_trouble.raise(
-                "the server's wall clock was set: no new lease and no higher ceiling until it comes back \
-                 (if it is right now: idgenctl clock accept)"
-                    .to_owned(),
-                Instant::now(),
-            ),
-        }
-        verdict.is_good()
-    }
-
-    /// An operator says that the clock is right. By how much it was set; `None`: it was believed already.
-    fn accept_clock(&mut self) -> Option<i64> {
-        let by_ms = self.steps.stepped_by_ms()?;
-        tracing::warn!(
-            by_ms,
-            "the server's wall clock was set; an operator says that it is right now"
-        );
-        self.steps.accept();
+    /// An operator says that the clock is right. What was wrong with it; `None`: nothing.
+    fn accept_clock(&mut self) -> Option<String> {
+        let was_wrong = self.clock.accept()?;
         self.look_at = Instant::now();
-        Some(by_ms)
+        Some(was_wrong)
     }
 
     fn lose_server(&mut self, why: &str) {
@@ -491,9 +466,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
 
     fn publish(&self) {
         let installed = self.state.phase.held().filter(|held| held.installed);
-        let trouble = [&self.server_trouble, &self.store_trouble, &self.clock_trouble]
+        let trouble = [&self.server_trouble, &self.store_trouble]
             .into_iter()
-            .find_map(|complaint| complaint.text().map(str::to_owned));
+            .find_map(Complaint::text)
+            .or_else(|| self.clock.trouble());
         self.report.send_replace(Report {
             phase: self.state.phase.name(),
             wanted: self.config.class.wanted.count(),
@@ -501,9 +477,9 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             lease: installed.map(LeaseReport::of),
             pool: self.desk.pool(),
             reading: self.reading,
-            clock_good: self.clock_trouble.text().is_none(),
+            clock: self.clock.judged(),
             server_up: self.server.is_some(),
-            trouble,
+            trouble: trouble.map(str::to_owned),
         });
     }
 }

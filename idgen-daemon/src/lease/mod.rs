@@ -17,12 +17,15 @@ mod server;
 mod store;
 mod store_etcd;
 #[cfg(test)]
+#[allow(dead_code, reason = "the conformance suite uses the rest of it")]
 mod store_memory;
 mod store_postgres;
 
 pub(crate) use complaint::Complaint;
 
-pub use clock::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
+pub use clock::{
+    ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
+};
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::AnyStore;
 pub use report::Report;

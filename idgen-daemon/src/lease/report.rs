@@ -1,7 +1,7 @@
 //! What the keeper tells the rest of the daemon about itself.
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
-use idgen_core::lease::{Occupancy, Pressure, Token, keeper::Held};
+use idgen_core::lease::{Judgement, Occupancy, Pressure, Token, keeper::Held};
 use std::time::{Duration, Instant};
 
 /// One look at the keeper.
@@ -19,8 +19,8 @@ pub struct Report {
     pub pool: Option<Occupancy>,
     /// The last reading of the server's clocks, and when it was made by ours.
     pub reading: Option<(ClockReading, Instant)>,
-    /// The wall clock of that reading is believed.
-    pub clock_good: bool,
+    /// What is known of the wall clock of that reading.
+    pub clock: Judgement,
     /// The server answers.
     pub server_up: bool,
     /// What is wrong.
@@ -62,7 +62,7 @@ impl Report {
             lease: None,
             pool: None,
             reading: None,
-            clock_good: true,
+            clock: Judgement::NONE,
             server_up: false,
             trouble: None,
         }
@@ -87,7 +87,7 @@ impl Report {
     /// ceiling. Of a clock that is not believed the latter cannot be told.
     fn to_end(&self, now: Instant) -> Option<Duration> {
         let to_deadline = self.to_deadline(now)?;
-        let lead_ms = self.ceiling_lead_ms(now).filter(|_| self.clock_good);
+        let lead_ms = self.ceiling_lead_ms(now).filter(|_| self.clock.may_raise);
         let to_ceiling = lead_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         Some(to_ceiling.map_or(to_deadline, |to_ceiling| to_deadline.min(to_ceiling)))
     }
@@ -185,7 +185,10 @@ mod tests {
             "the window is shorter than the deadline"
         );
         let doubtful = Report {
-            clock_good: false,
+            clock: Judgement {
+                may_raise: false,
+                ..Judgement::NONE
+            },
             ..low
         };
         assert_eq!(doubtful.readiness(at + Duration::from_secs(2)), Ok(()));

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::postgres::{Control, InstallOutcome, OpenSlot, ServerClock};
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{Anchor, BootId, Cell, Claim, Class, Mark};
+use idgen_core::lease::{Anchor, BootId, Cell, Claim, Class, Judgement, Mark};
 use std::future::Future;
 
 /// How to get a session with it. `Retry` errors can be waited out, others end the daemon.
@@ -61,6 +61,11 @@ pub trait MintingServer: Send + Sync + 'static {
         claims: &[Claim],
     ) -> impl Future<Output = Result<Option<Vec<Mark>>>> + Send;
 
+    /// Tells what is known of its wall clock. One that shows it to nobody need not listen.
+    fn note_clock(&self, _judged: &Judgement) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+
     /// Waits until the session has ended.
     fn closed(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -104,6 +109,10 @@ impl MintingServer for Control {
 
     async fn fence(&self, boot_id: BootId, claims: &[Claim]) -> Result<Option<Vec<Mark>>> {
         self.fence(boot_id, claims).await
+    }
+
+    async fn note_clock(&self, judged: &Judgement) -> Result<()> {
+        self.note_clock(judged).await
     }
 
     async fn closed(&mut self) {

@@ -7,7 +7,9 @@ use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
 use idgen_core::format::SHARDED;
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{Anchor, BootId, Cell, CellId, Claim, Class, Epoch, Identity, Mark, Revision, Token};
+use idgen_core::lease::{
+    Anchor, BootId, Cell, CellId, Claim, Class, Epoch, Identity, Judgement, Mark, Revision, Token,
+};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -149,6 +151,25 @@ impl Control {
             Err(error) if error.sqlstate() == Some("IG101") => Ok(InstallOutcome::Forgot),
             Err(error) => Err(explain(error)),
         }
+    }
+
+    /// Tells what is known of the server's wall clock.
+    pub async fn note_clock(&self, judged: &Judgement) -> Result<()> {
+        let accepted = if judged.accepted {
+            "; an operator has accepted it"
+        } else {
+            ""
+        };
+        let reason = format!("{}{accepted}", judged.state);
+        let error_us = judged.error_us_max.and_then(|us| i64::try_from(us).ok());
+        self.session
+            .rows(
+                "SELECT idgen.note_clock($1, $2, $3, $4)",
+                &[&judged.state.name(), &reason, &judged.offset_us, &error_us],
+            )
+            .await
+            .map_err(explain)?;
+        Ok(())
     }
 
     /// Every identity of the class that shared memory knows of.

@@ -42,6 +42,21 @@ pub struct ServerStatus {
     pub open_slots: i32,
     /// Until the last of them stops.
     pub deadline_in_ms: Option<i64>,
+    /// What the daemon knows of its wall clock. `None`: no daemon has said anything lately.
+    pub clock: Option<ClockStatus>,
+}
+
+/// A server's wall clock.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClockStatus {
+    /// good, warn, unsynchronised, stepped, apart from peers, listening or unchecked.
+    pub state: String,
+    /// The same in words.
+    pub reason: Option<String>,
+    /// Ahead of its time source, or of its peers. `None`: nobody tells.
+    pub offset_us: Option<i64>,
+    /// Off at the most. `None`: nobody tells.
+    pub error_us: Option<i64>,
 }
 
 /// The cell.
@@ -107,7 +122,8 @@ impl Status {
         let health = session
             .row(
                 "SELECT current_setting('server_version'), version, contract_version, state, boot_id, \
-                        daemon_seen_ms_ago, open_slots, deadline_in_ms, cell_id, worker_format \
+                        daemon_seen_ms_ago, open_slots, deadline_in_ms, cell_id, worker_format, \
+                        clock_state, clock_reason, clock_offset_us, clock_error_us \
                    FROM idgen.health",
                 &[],
             )
@@ -135,6 +151,7 @@ impl Status {
                 daemon_seen_ms_ago: health.try_get(5)?,
                 open_slots: health.try_get::<_, Option<i32>>(6)?.unwrap_or_default(),
                 deadline_in_ms: health.try_get(7)?,
+                clock: clock(&health)?,
             },
             cell: CellStatus {
                 id: health.try_get(8)?,
@@ -148,6 +165,18 @@ impl Status {
     pub fn is_serving(&self) -> bool {
         self.slots.iter().any(|slot| slot.state == "open")
     }
+}
+
+fn clock(health: &tokio_postgres::Row) -> std::result::Result<Option<ClockStatus>, tokio_postgres::Error> {
+    let Some(state) = health.try_get("clock_state")? else {
+        return Ok(None);
+    };
+    Ok(Some(ClockStatus {
+        state,
+        reason: health.try_get("clock_reason")?,
+        offset_us: health.try_get("clock_offset_us")?,
+        error_us: health.try_get("clock_error_us")?,
+    }))
 }
 
 fn slot(row: &tokio_postgres::Row) -> std::result::Result<SlotStatus, tokio_postgres::Error> {

@@ -1,6 +1,6 @@
 //! The status as tables.
 
-use super::{SlotStatus, Status};
+use super::{ClockStatus, SlotStatus, Status};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 
@@ -43,6 +43,10 @@ fn server(status: &Status) -> Table {
                 .daemon_seen_ms_ago
                 .map_or_else(dash, |ms| format!("{ms} ms ago")),
         ),
+    );
+    line(
+        "clock",
+        server.clock.as_ref().map_or_else(|| Cell::new("-"), clock),
     );
     line("cell", Cell::new(or_dash(cell.id)));
     line("worker format", Cell::new(or_dash(cell.worker_format.as_ref())));
@@ -108,6 +112,34 @@ fn state(name: &str) -> Cell {
     Cell::new(name).fg(color)
 }
 
+/// State, reason and numbers, as far as they are known.
+fn clock(clock: &ClockStatus) -> Cell {
+    let ms = |us: i64| {
+        format!(
+            "{}.{:03} ms",
+            us.unsigned_abs() / 1_000,
+            us.unsigned_abs() % 1_000
+        )
+    };
+    let mut text = clock.state.clone();
+    if let Some(reason) = clock.reason.as_ref().filter(|_| clock.state != "good") {
+        text.push_str(&format!(": {reason}"));
+    }
+    if let Some(us) = clock.offset_us {
+        let side = if us < 0 { "behind" } else { "ahead" };
+        text.push_str(&format!("; {} {side}", ms(us)));
+    }
+    if let Some(us) = clock.error_us {
+        text.push_str(&format!("; off by {} at the most", ms(us)));
+    }
+    let color = match clock.state.as_str() {
+        "good" => Color::Green,
+        "unsynchronised" | "stepped" | "apart from peers" => Color::Red,
+        _ => Color::Yellow,
+    };
+    Cell::new(text).fg(color)
+}
+
 fn seconds(ms: i64) -> String {
     let tenths = ms.unsigned_abs() / 100;
     let sign = if ms < 0 { "-" } else { "" };
@@ -139,6 +171,7 @@ mod tests {
                 daemon_seen_ms_ago: Some(120),
                 open_slots: 1,
                 deadline_in_ms: Some(400_050),
+                clock: None,
             },
             cell: CellStatus {
                 id: None,
@@ -182,6 +215,37 @@ mod tests {
         assert!(!text.contains('\u{1b}'), "no colours when this is not a terminal");
         let text = table(&status(vec![slot("fenced")]));
         assert!(!text.contains("400.0 s"), "a closed slot has no deadline\n{text}");
+    }
+
+    #[test]
+    fn the_clock_is_shown_with_its_reason_and_what_is_known_of_it() {
+        let shown = |clock| {
+            let mut status = status(vec![]);
+            status.server.clock = clock;
+            let text = table(&status);
+            let line = text.lines().find(|line| line.contains(" clock "));
+            line.expect("a line about the clock").to_owned()
+        };
+        assert!(shown(None).contains(" - "));
+        let good = ClockStatus {
+            state: "good".to_owned(),
+            reason: Some("the clock is synchronised".to_owned()),
+            offset_us: Some(-70),
+            error_us: Some(12_345),
+        };
+        let line = shown(Some(good.clone()));
+        assert!(
+            line.contains("good; 0.070 ms behind; off by 12.345 ms at the most"),
+            "{line}"
+        );
+        let alone = ClockStatus {
+            state: "unsynchronised".to_owned(),
+            reason: Some("says the kernel".to_owned()),
+            offset_us: None,
+            error_us: None,
+        };
+        let line = shown(Some(alone));
+        assert!(line.contains("unsynchronised: says the kernel "), "{line}");
     }
 
     #[test]

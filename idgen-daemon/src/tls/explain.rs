@@ -7,7 +7,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Says what TLS objects to, when that is among the causes of `error`, and what can be done.
 pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
-    let text = match cause(error)? {
+    let Some(cause) = cause(error) else {
+        return is_cut_handshake(error).then(|| {
+            "the server hung up within the TLS handshake (hint: make sure that this is its TLS port; nothing is ever \
+             sent in plain text instead)"
+                .to_owned()
+        });
+    };
+    let text = match cause {
         rustls::Error::InvalidCertificate(why) => of_certificate(why),
         rustls::Error::AlertReceived(alert) => of_alert(*alert),
         rustls::Error::InvalidMessage(_) => {
@@ -34,6 +41,21 @@ fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
         next = inner.or_else(|| error.source());
     }
     None
+}
+
+/// A server without TLS takes the handshake for noise and hangs up; there is no error of TLS then.
+fn is_cut_handshake(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|io| {
+            io.kind() == io::ErrorKind::UnexpectedEof && io.to_string().contains("handshake")
+        }) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn of_certificate(why: &CertificateError) -> String {

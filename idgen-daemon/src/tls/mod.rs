@@ -4,9 +4,11 @@
 //! files is replaced. Files that do not fit together, such as a new certificate beside the old key, are no reason to
 //! leave a connection that works.
 
+mod diagnose;
 mod expiry;
 mod explain;
 
+pub use diagnose::diagnose;
 pub use expiry::{CertificateExpiry, Deadline, watch};
 pub use explain::explain;
 

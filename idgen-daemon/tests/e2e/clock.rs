@@ -376,7 +376,7 @@ fn a_clock_that_stands_is_followed_by_real_time_up_to_the_limit() {
     let report = load.finish();
     report.assert_rising();
     assert!(
-        report.refusals.iter().all(|(code, _)| code == "IG003"),
+        report.refusals.iter().all(|refusal| refusal.code == "IG003"),
         "{:?}",
         report.refusals.first()
     );
@@ -626,7 +626,7 @@ fn incident_02_a_restart_after_a_step_back_between_two_heartbeats_repeats_nothin
     set_clock(&server, &mut server.connect(), STEP_MS);
     load.wait_statements(50);
     let report = load.finish();
-    let other = report.refusals.iter().find(|(code, _)| code != "IG001");
+    let other = report.refusals.iter().find(|refusal| refusal.code != "IG001");
     assert!(other.is_none(), "{other:?}");
     report.assert_rising();
     report.assert_unique(2_000);

@@ -16,11 +16,15 @@
 mod kit;
 
 #[cfg(test)]
+mod auth;
+#[cfg(test)]
 mod clock;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
+#[cfg(test)]
+mod fleet;
 #[cfg(test)]
 mod format;
 #[cfg(test)]
@@ -49,5 +53,7 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod vectors;

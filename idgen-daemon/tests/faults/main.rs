@@ -10,4 +10,16 @@
 mod kit;
 
 #[cfg(test)]
+mod catalogue;
+#[cfg(test)]
+mod clock_side;
+#[cfg(test)]
+mod daemon_side;
+#[cfg(test)]
+mod etcd_side;
+#[cfg(test)]
 mod injection;
+#[cfg(test)]
+mod postgres_side;
+#[cfg(test)]
+mod scene;

@@ -68,6 +68,16 @@ impl Place for Member {
         });
     }
 
+    fn expire(&self) {
+        let mut client = self.client();
+        let leases = self.runtime.block_on(client.leases()).expect("leases");
+        for lease in leases.leases() {
+            self.runtime
+                .block_on(client.lease_revoke(lease.id()))
+                .expect("revoke");
+        }
+    }
+
     fn freeze(&mut self) {
         self.etcd.signal(Signal::STOP);
     }

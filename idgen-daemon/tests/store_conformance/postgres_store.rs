@@ -73,6 +73,10 @@ impl Place for Tables {
         self.run("UPDATE idgen.cell SET epoch = epoch + 1, epoch_nonce = gen_random_uuid()");
     }
 
+    fn expire(&self) {
+        self.run("UPDATE idgen.lease SET expires_at = clock_timestamp() WHERE holder IS NOT NULL");
+    }
+
     fn freeze(&mut self) {
         self.backends = sql::column(
             &mut self.server.connect(),
@@ -176,6 +180,24 @@ fn a_commit_without_an_answer_is_unknown() {
     tables.wait_for_nobody();
     let error = runtime.block_on(one.store.grant(&plan)).expect_err("unknown");
     assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+}
+
+/// ... and so is what a read shows before the standby has it: else the answer above would be settled by what the
+/// primary alone knows.
+#[test]
+fn a_read_is_not_believed_before_the_standby_has_it() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    one.plan(1, 7);
+    let mut client = tables.wait_for_nobody();
+    let error = runtime.block_on(one.store.read()).expect_err("it waits");
+    assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+    sql::run(&mut client, "ALTER SYSTEM RESET synchronous_standby_names");
+    sql::run(&mut client, "SELECT pg_reload_conf()");
+    eventually_true(PATIENCE, "there is nothing to wait for", || {
+        runtime.block_on(one.store.read()).is_ok()
+    });
 }
 
 /// Each request has the time limit of the defaults, 1 s. A renewal of this size comes every 2 s, so its rows must find

@@ -6,7 +6,7 @@ use crate::call::{
     Call, boolean_datum, in_recovery, integer_datum, text_datum, unsigned_datum, uuid_datum, v1_function,
 };
 use crate::error::{Error, clip};
-use crate::shmem::{Identity, Kind, Shared, TokenCell, shared};
+use crate::shmem::{ClockWords, Identity, Kind, Shared, TokenCell, shared};
 use crate::{cell, clock, mint};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::contract::CONTRACT_VERSION;
@@ -23,6 +23,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const WINDOW_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
 v1_function!(idgen_server_clock, server_clock);
+v1_function!(idgen_note_clock, note_clock);
 v1_function!(idgen_claim_server, claim_server);
 v1_function!(idgen_install_lease, install_lease);
 v1_function!(idgen_extend_lease, extend_lease);
@@ -41,6 +42,18 @@ fn server_clock(call: Call) -> Result<pg_sys::Datum, Error> {
         text_datum(VERSION),
         integer_datum(CONTRACT_VERSION),
     ])
+}
+
+fn note_clock(call: Call) -> Result<pg_sys::Datum, Error> {
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    let said = ClockWords {
+        state: call.text(0)?.ok_or(Error::NullArgument { name: "state" })?,
+        reason: call.text(1)?.ok_or(Error::NullArgument { name: "reason" })?,
+        offset_us: call.bigint(2),
+        error_us: call.bigint(3),
+    };
+    shared.note_clock(clock::boot(), &said);
+    Ok(pg_sys::Datum::null())
 }
 
 fn claim_server(call: Call) -> Result<pg_sys::Datum, Error> {

@@ -75,11 +75,15 @@ fn server_state(call: Call) -> Result<pg_sys::Datum, Error> {
             integer_datum(0),
             None,
             text_datum("not preloaded"),
+            None,
+            None,
+            None,
+            None,
         ]),
     }
 }
 
-fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 14] {
+fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 18] {
     let now = clock::boot();
     let open = |kind| {
         let known = shared.leases().known();
@@ -99,6 +103,8 @@ fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 14] {
     let deadlines = open(Kind::Worker)
         .chain(open(Kind::Shard))
         .map(|view| view.dead_boot_ms - now.0);
+    let said = shared.clock_note(now);
+    let said = said.as_ref();
     [
         text_datum(VERSION),
         integer_datum(CONTRACT_VERSION),
@@ -114,5 +120,9 @@ fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 14] {
         integer_datum(shards as i32),
         deadlines.max().and_then(unsigned_datum),
         text_datum(state),
+        said.and_then(|said| text_datum(&said.state)),
+        said.and_then(|said| text_datum(&said.reason)),
+        said.and_then(|said| said.offset_us).and_then(bigint_datum),
+        said.and_then(|said| said.error_us).and_then(bigint_datum),
     ]
 }

@@ -6,6 +6,7 @@
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
 //! the publishing of ranges. Under them there is arithmetic only. The path of an id takes neither.
 
+mod clock_note;
 mod formats;
 mod identities;
 mod segments;
@@ -19,6 +20,7 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+pub use clock_note::ClockWords;
 pub use formats::Formats;
 pub use identities::{Identity, Kind, Leases, SHARDS, TokenCell};
 pub use segments::{RefillWorker, SegmentKey, SegmentSlot};
@@ -63,6 +65,7 @@ struct Head {
     daemon_seen_boot_ms: AtomicU64,
     anchor_offset_ms: AtomicI64,
     anchor_boot_ms: AtomicU64,
+    clock_note: clock_note::ClockNote,
     launcher_latch: AtomicPtr<pg_sys::Latch>,
 }
 
@@ -171,6 +174,7 @@ unsafe fn initialise(memory: *mut Shared) {
             daemon_seen_boot_ms: AtomicU64::new(0),
             anchor_offset_ms: AtomicI64::new(0),
             anchor_boot_ms: AtomicU64::new(0),
+            clock_note: clock_note::ClockNote::new(),
             launcher_latch: AtomicPtr::default(),
         });
         (&raw mut (*memory).formats).write(Formats::new());

@@ -20,7 +20,9 @@
 //!   again; it is replaced by a new grant.
 //! - A release names the exact high water that a fence of the live shared memory returned.
 //! - A lease that the store took away is not followed by another at once; see [`Loss::hold_off_ms`].
-//! - While the wall clock is not believed nothing is acquired and no ceiling is raised; deadlines are.
+//! - While the wall clock is not believed nothing is acquired and no ceiling is raised; deadlines are. While it may
+//!   be believed but no lease taken by it, what an earlier daemon left open is left alone: closing it would stop the
+//!   minting, and nothing could follow.
 //! - An answer to a request that is no longer waited for is dropped: each carries a [`Ticket`].
 //!
 //! All identities of a server are one lease: granted, renewed and given up together.
@@ -98,7 +100,7 @@ impl Held {
 /// Where the keeper is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// No contact with the server.
+    /// No contact with the server, or no lease can be taken by its clock.
     Away {
         /// A lease that may still be installed there.
         held: Option<Held>,
@@ -298,8 +300,10 @@ pub struct Reading {
     pub clock: ClockReading,
     /// The server's shared memory.
     pub boot_id: BootId,
-    /// Whether the wall clock is believed (see [`super::StepGuard`]).
+    /// Whether the wall clock is believed: it may raise ceilings (see [`super::ClockMonitor`]).
     pub clock_good: bool,
+    /// Whether a lease may be taken by it.
+    pub may_acquire: bool,
     /// Any number; spreads renewals and pauses.
     pub random: u64,
 }

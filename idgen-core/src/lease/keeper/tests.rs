@@ -45,6 +45,7 @@ fn spread_reading(boot_id: BootId, boot: u64, random: u64) -> Event {
         clock: clock(boot),
         boot_id,
         clock_good: true,
+        may_acquire: true,
         random,
     })
 }
@@ -63,6 +64,7 @@ fn stepped_reading(boot: u64) -> Event {
         clock,
         boot_id: BOOT,
         clock_good: false,
+        may_acquire: false,
         random: 0,
     })
 }
@@ -287,6 +289,36 @@ fn a_clock_that_was_set_renews_the_deadline_and_raises_nothing() {
         ("vacant", 0),
         "and nothing is acquired"
     );
+}
+
+fn ungated_reading(boot: u64) -> Event {
+    Event::Reading(Reading {
+        clock: clock(boot),
+        boot_id: BOOT,
+        clock_good: true,
+        may_acquire: false,
+        random: 0,
+    })
+}
+
+#[test]
+fn a_clock_that_may_take_no_lease_goes_on_with_the_one_there_is() {
+    let run = Run::holding().tell(ungated_reading(3_000));
+    let Action::Renew { wanted, .. } = run.only() else {
+        panic!("{:?}", run.actions)
+    };
+    assert_eq!(
+        wanted[0].window.ceiling,
+        UnixMs(WALL + 11_000),
+        "ceilings are raised"
+    );
+    let run = Run::vacant().tell(ungated_reading(1));
+    assert_eq!((run.phase(), run.actions.len()), ("vacant", 0));
+    // What an earlier daemon left open is not even looked at: to close it would end the minting.
+    let run = Run::new().tell(ungated_reading(0));
+    assert_eq!((run.phase(), run.actions.len()), ("away", 0));
+    let run = run.tell(reading(1));
+    assert_eq!(run.phase(), "arriving", "until the gate opens");
 }
 
 #[test]

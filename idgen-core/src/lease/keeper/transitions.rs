@@ -153,7 +153,7 @@ impl Core<'_> {
         // A grant for another shared memory is of no use, and a high water taken from a clock that was
         // stepped would poison the store.
         let doubt = doubt.filter(|attempt| attempt.plan.boot_id == boot_id);
-        if !reading.clock_good {
+        if !reading.may_acquire {
             return Phase::Vacant {
                 boot_id,
                 retry_at: reading.clock.boot,
@@ -181,6 +181,7 @@ impl Core<'_> {
         }
         match phase {
             Phase::Away { held: Some(held) } => self.read_back(held, reading),
+            Phase::Away { held: None } if !reading.may_acquire => phase,
             Phase::Away { held: None } => self.arrive(reading.boot_id),
             Phase::Arriving { boot_id } if boot_id != reading.boot_id => self.arrive(reading.boot_id),
             Phase::Arriving { .. } | Phase::Stopped => phase,

@@ -218,10 +218,12 @@ impl Node {
 
     fn look(&mut self, now: u64) {
         let clock = self.clock(now);
+        let clock_good = self.steps.observe(clock).is_good();
         let reading = Reading {
             clock,
             boot_id: self.server.boot_id,
-            clock_good: self.steps.observe(clock).is_good(),
+            clock_good,
+            may_acquire: clock_good,
             random: now,
         };
         self.drive(now, Event::Reading(reading));

@@ -226,12 +226,36 @@ impl Link {
             files.check_expiry(material, SystemTime::now()).map_err(denied)?;
             options = options.with_tls(tls_options(material));
         }
-        let client = self.authenticated(options, &credentials).await?;
-        let probe = async { client.kv_client().get(self.probe.as_str(), None).await };
-        self.limited(Effect::None, probe).await?;
-        self.client = Some(client);
+        match self.proven(options, &credentials).await {
+            Ok(client) => self.client = Some(client),
+            Err(error) => return Err(self.diagnosed(error, &credentials).await),
+        }
         self.made_with = Some(Watch::new(self.security.clone(), credentials));
         Ok(())
+    }
+
+    /// A client that has had an answer.
+    async fn proven(&self, options: ConnectOptions, credentials: &Credentials) -> Result<Client> {
+        let client = self.authenticated(options, credentials).await?;
+        let probe = async { client.kv_client().get(self.probe.as_str(), None).await };
+        self.limited(Effect::None, probe).await?;
+        Ok(client)
+    }
+
+    /// With what TLS objects to, if that is why nothing was answered.
+    async fn diagnosed(&self, error: StoreError, credentials: &Credentials) -> StoreError {
+        let Some(material) = credentials
+            .tls
+            .as_ref()
+            .filter(|_| error.kind == StoreErrorKind::Unreachable)
+        else {
+            return error;
+        };
+        let diagnosis = tls::diagnose(self.address(), material);
+        match tokio::time::timeout(self.limit, diagnosis).await {
+            Ok(Some(why)) => self.named(StoreError::new(StoreErrorKind::Denied, why)),
+            _ => error,
+        }
     }
 
     async fn authenticated(&self, options: ConnectOptions, credentials: &Credentials) -> Result<Client> {

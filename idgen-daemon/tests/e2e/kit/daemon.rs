@@ -53,8 +53,14 @@ pub struct DaemonOptions {
     pub workers_more: String,
     /// More lines of section `[shards]`; none: no shards.
     pub shards: String,
+    /// Lines of section `[clock]`. `None`: a machine that runs tests need not be synchronised.
+    pub clock: Option<String>,
     /// More lines of section `[store]`.
     pub store_more: String,
+    /// More variables of the environment.
+    pub env: Vec<(String, String)>,
+    /// A program that runs it, with its arguments; none: it runs by itself.
+    pub wrapper: Vec<String>,
 }
 
 impl DaemonOptions {
@@ -67,7 +73,10 @@ impl DaemonOptions {
             ttl_ms: 600_000,
             workers_more: String::new(),
             shards: String::new(),
+            clock: None,
             store_more: String::new(),
+            env: Vec::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -96,6 +105,12 @@ impl DaemonOptions {
         DaemonOptions { shards, ..self }
     }
 
+    /// Lines of section `[clock]`.
+    pub fn clock(self, lines: &str) -> Self {
+        let clock = Some(lines.to_owned());
+        DaemonOptions { clock, ..self }
+    }
+
     /// Lines such as `period_ms = 1000`.
     pub fn workers_more(self, lines: &str) -> Self {
         let workers_more = format!("{lines}\n");
@@ -108,15 +123,25 @@ impl DaemonOptions {
         DaemonOptions { store_more, ..self }
     }
 
+    pub fn wrapped_in(self, wrapper: &[&str]) -> Self {
+        let wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        DaemonOptions { wrapper, ..self }
+    }
+
     pub fn config(&self) -> String {
         let store = match &self.store {
             Store::Embedded => "kind = \"postgres\"".to_owned(),
             Store::Postgres(url) => format!("kind = \"postgres\"\nurl = \"{url}\""),
             Store::Etcd(endpoints) => format!("kind = \"etcd\"\nendpoints = {endpoints:?}"),
         };
+        let clock = match (&self.clock, &self.store) {
+            (Some(lines), _) => lines,
+            (None, Store::Embedded) => "",
+            (None, Store::Postgres(_) | Store::Etcd(_)) => "check = \"off\"",
+        };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
             self.name,
             self.postgres_url,
             self.store_more,
@@ -132,8 +157,14 @@ impl DaemonOptions {
         let scratch = Scratch::new("idgend");
         let config = scratch.join("idgend.toml");
         fs::write(&config, self.config()).expect("write config");
-        let mut command = Command::new(IDGEND);
-        command.current_dir(scratch.path()).arg("--config").arg(&config);
+        let mut words = self.wrapper.iter().map(String::as_str).chain([IDGEND]);
+        let mut command = Command::new(words.next().unwrap_or(IDGEND));
+        command
+            .args(words)
+            .current_dir(scratch.path())
+            .arg("--config")
+            .arg(&config)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         let process = Process::spawn(
             &format!("idgend {}", self.name),
             command,
@@ -237,6 +268,40 @@ impl Daemon {
                 panic!("the daemon has ended: {status}");
             }
             self.is_ready().then_some(())
+        });
+    }
+
+    /// Waits until `/readyz` says no, with this among the reasons, and returns all of it.
+    pub fn wait_unready_with(&mut self, reason: &str) -> String {
+        let mut last = String::new();
+        let said = super::wait::within(PATIENCE, || {
+            if let Some((status, body)) = self.get("/readyz") {
+                last = body;
+                return status == 503 && last.contains(reason);
+            }
+            false
+        });
+        assert!(said, "/readyz does not say `{reason}` but `{last}`");
+        last
+    }
+
+    /// Renewals of workers that the store has committed since its start.
+    pub fn renewals(&mut self) -> u64 {
+        let (_, metrics) = eventually(PATIENCE, "the metrics", || self.get("/metrics"));
+        let name = "idgen_renewals_total{class=\"worker\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+        count.and_then(|count| count.parse().ok()).expect("a number")
+    }
+
+    /// Waits until the log has a line with all of these.
+    pub fn wait_log(&self, parts: &[&str]) {
+        let what = format!("a line with {parts:?} in the log");
+        eventually(PATIENCE, &what, || {
+            let log = self.log();
+            let found = log
+                .lines()
+                .any(|line| parts.iter().all(|part| line.contains(part)));
+            found.then_some(())
         });
     }
 

@@ -169,6 +169,11 @@ impl Etcd {
         format!("{}={}", self.name, self.peer_url())
     }
 
+    /// Of the next start: an upgrade.
+    pub fn set_release(&mut self, release: Release) {
+        self.options.release = release;
+    }
+
     pub fn run(&mut self) {
         self.spawn();
         self.wait_healthy();
@@ -207,7 +212,7 @@ impl Etcd {
             command
                 .arg("--client-cert-auth")
                 .arg("--trusted-ca-file")
-                .arg(file("ca.pem"));
+                .arg(file("server-ca.pem"));
         }
         let name = format!("etcd {}", self.name);
         self.process = Some(Process::spawn(&name, command, self.scratch.join("etcd.log")));
@@ -249,7 +254,7 @@ impl Etcd {
             CTL_TIMEOUT,
         ]);
         if let Some(certs) = &self.options.certs {
-            command.arg("--cacert").arg(certs.join("ca.pem"));
+            command.arg("--cacert").arg(certs.join("server-ca.pem"));
             command.arg("--cert").arg(certs.join("admin.pem"));
             command.arg("--key").arg(certs.join("admin.key"));
         }

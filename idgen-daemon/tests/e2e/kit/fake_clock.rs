@@ -54,6 +54,11 @@ impl FakeClock {
         self.write(&format!("{sign}{}.{:03}", ms / 1_000, ms % 1_000));
     }
 
+    /// Lets it run at another rate from now on, such as 2 for twice as fast.
+    pub fn set_rate(&self, rate: f64) {
+        self.write(&format!("+0 x{rate}"));
+    }
+
     /// Stops the clock at a whole second.
     pub fn freeze_at(&self, unix_s: i64) {
         self.write(&unix_s.to_string());
@@ -86,7 +91,8 @@ fn uptime_ms() -> i64 {
     number(whole) * 1_000 + number(hundredths) * 10
 }
 
-fn library() -> PathBuf {
+/// What is preloaded.
+pub fn library() -> PathBuf {
     let dirs = fs::read_dir(LIBRARY_DIRS).into_iter().flatten().flatten();
     let mut found = dirs
         .map(|dir| dir.path().join(LIBRARY))

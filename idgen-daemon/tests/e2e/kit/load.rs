@@ -13,12 +13,6 @@ use super::sql::describe;
 use super::unique::UniquenessRecorder;
 use super::wait::eventually_true;
 
-/// Three ids a row, some rows a statement: a statement is cut by a crash now and then.
-const MINT: &str =
-    "SELECT idgen_snowflake(), idgen_segment('load'), uuid_send(idgen_uuidv7()) FROM generate_series(1, 20)";
-/// The same with a run of snowflakes; every other session does it so.
-const MINT_BATCH: &str =
-    "SELECT id, idgen_segment('load'), uuid_send(idgen_uuidv7()) FROM idgen_snowflake_batch(20) AS id";
 /// Between two tries to connect, or after a refusal: a pause, not a wait for anything.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
 
@@ -33,12 +27,56 @@ pub struct Batch {
     pub uuids: Vec<u128>,
 }
 
+/// An error that was not the end of a connection.
+#[derive(Debug)]
+pub struct Refusal {
+    pub at: Instant,
+    pub code: String,
+    pub text: String,
+}
+
 #[derive(Default)]
 pub struct Report {
     pub batches: Vec<Batch>,
-    /// SQLSTATE and text of every error that was not the end of a connection.
-    pub refusals: Vec<(String, String)>,
+    pub refusals: Vec<Refusal>,
     pub disconnects: usize,
+}
+
+/// What the sessions do.
+#[derive(Clone)]
+pub struct LoadOptions {
+    pub sessions: usize,
+    /// Between two statements; none: as fast as they can.
+    pub pause: Duration,
+    /// Run once per connection.
+    pub settings: String,
+    /// Snowflakes of this shard instead of the workers'.
+    pub shard: Option<i32>,
+}
+
+impl LoadOptions {
+    pub fn sessions(sessions: usize) -> LoadOptions {
+        LoadOptions {
+            sessions,
+            pause: Duration::ZERO,
+            // The caller's choice must not weaken what a granted range rests on.
+            settings: "SET synchronous_commit = off".to_owned(),
+            shard: None,
+        }
+    }
+
+    /// Three ids a row, some rows a statement: a statement is cut by a crash now and then. Every other session
+    /// takes a run of snowflakes.
+    fn statement(&self, session: usize) -> String {
+        let shard = self.shard.map(|shard| shard.to_string()).unwrap_or_default();
+        let others = "idgen_segment('load'), uuid_send(idgen_uuidv7())";
+        if session.is_multiple_of(2) {
+            format!("SELECT idgen_snowflake({shard}), {others} FROM generate_series(1, 20)")
+        } else {
+            let comma = if shard.is_empty() { "" } else { ", " };
+            format!("SELECT id, {others} FROM idgen_snowflake_batch(20{comma}{shard}) AS id")
+        }
+    }
 }
 
 pub struct Load {
@@ -50,19 +88,29 @@ pub struct Load {
 impl Load {
     /// Makes the tag `load` and starts the sessions.
     pub fn start(server: &Server, sessions: usize) -> Load {
-        super::sql::run(&mut server.connect(), "SELECT idgen_create_segment('load')");
+        Load::make_tag(server);
         Load::resume(server, sessions)
+    }
+
+    /// Segment numbers of the load come from this tag.
+    pub fn make_tag(server: &Server) {
+        super::sql::run(&mut server.connect(), "SELECT idgen_create_segment('load')");
     }
 
     /// The same on a server that has the tag already.
     pub fn resume(server: &Server, sessions: usize) -> Load {
+        Load::run(server, &LoadOptions::sessions(sessions))
+    }
+
+    /// On a server that has the tag.
+    pub fn run(server: &Server, options: &LoadOptions) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let statements = Arc::new(AtomicU64::new(0));
-        let sessions = (0..sessions)
+        let sessions = (0..options.sessions)
             .map(|n| {
                 let (connect, stop, statements) = (server.connector(), stop.clone(), statements.clone());
-                let mint = if n % 2 == 0 { MINT } else { MINT_BATCH };
-                thread::spawn(move || session(connect, mint, &stop, &statements))
+                let (mint, options) = (options.statement(n), options.clone());
+                thread::spawn(move || session(connect, &mint, &options, &stop, &statements))
             })
             .collect();
         Load {
@@ -80,8 +128,13 @@ impl Load {
         });
     }
 
-    pub fn finish(self) -> Report {
+    /// Each session ends after the statement that it runs.
+    pub fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub fn finish(self) -> Report {
+        self.ask_to_stop();
         let mut all = Report::default();
         for session in self.sessions {
             let mut report = session.join().expect("a session of the load");
@@ -96,13 +149,14 @@ impl Load {
 fn session(
     connect: impl Fn() -> Result<Client, Error>,
     mint: &str,
+    options: &LoadOptions,
     stop: &AtomicBool,
     statements: &AtomicU64,
 ) -> Report {
     let mut report = Report::default();
     while !stop.load(Ordering::Relaxed) {
         match connect() {
-            Ok(client) => mint_until_cut(client, mint, stop, statements, &mut report),
+            Ok(client) => mint_until_cut(client, mint, options, stop, statements, &mut report),
             Err(_) => thread::sleep(RETRY_EVERY),
         }
     }
@@ -112,14 +166,14 @@ fn session(
 fn mint_until_cut(
     mut client: Client,
     mint: &str,
+    options: &LoadOptions,
     stop: &AtomicBool,
     statements: &AtomicU64,
     report: &mut Report,
 ) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    // The caller's choice must not weaken what a granted range rests on.
-    if client.batch_execute("SET synchronous_commit = off").is_err() {
+    if client.batch_execute(&options.settings).is_err() {
         report.disconnects += 1;
         return;
     }
@@ -136,14 +190,18 @@ fn mint_until_cut(
                     uuids: rows.iter().map(|row| to_u128(row.get(2))).collect(),
                 });
                 statements.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(options.pause);
             }
             Err(error) if is_cut(&error) => {
                 report.disconnects += 1;
                 return;
             }
             Err(error) => {
-                let code = error.code().map_or("-", |code| code.code()).to_owned();
-                report.refusals.push((code, describe(&error)));
+                report.refusals.push(Refusal {
+                    at: Instant::now(),
+                    code: error.code().map_or("-", |code| code.code()).to_owned(),
+                    text: describe(&error),
+                });
                 thread::sleep(RETRY_EVERY);
             }
         }
@@ -205,7 +263,7 @@ impl Report {
     /// Every refusal of the run has this SQLSTATE, and there is one at least.
     pub fn assert_refused_only_with(&self, sqlstate: &str) {
         assert!(!self.refusals.is_empty(), "nothing was refused with {sqlstate}");
-        let other = self.refusals.iter().find(|(code, _)| code != sqlstate);
+        let other = self.refusals.iter().find(|refusal| refusal.code != sqlstate);
         assert!(other.is_none(), "{other:?} beside {sqlstate}");
     }
 

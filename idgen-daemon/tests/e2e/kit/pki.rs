@@ -80,13 +80,17 @@ impl Authority {
     }
 }
 
+fn bundle(authorities: &[&Authority]) -> String {
+    authorities.iter().map(|authority| authority.pem()).collect()
+}
+
 fn with_name(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params
 }
 
-/// Certificates as files: `ca.pem`, and NAME.pem with NAME.key.
+/// Certificates as files: `ca.pem` and `server-ca.pem`, and NAME.pem with NAME.key.
 pub struct CertDir {
     scratch: Scratch,
 }
@@ -101,6 +105,7 @@ impl CertDir {
     /// An authority, and certificates of it for a server and the clients `idgend` and `root`.
     pub fn of(authority: &Authority) -> CertDir {
         let dir = CertDir::new();
+        dir.put_server_ca(&[authority]);
         dir.put_ca(&[authority]);
         dir.put("server", &authority.server());
         dir.put("client", &authority.client("idgend"));
@@ -116,10 +121,14 @@ impl CertDir {
         self.scratch.join(name)
     }
 
-    /// Whom to believe.
+    /// Whom a server and its administrator believe.
+    pub fn put_server_ca(&self, authorities: &[&Authority]) {
+        self.write("server-ca.pem", &bundle(authorities));
+    }
+
+    /// Whom the daemon believes.
     pub fn put_ca(&self, authorities: &[&Authority]) {
-        let pem: String = authorities.iter().map(|authority| authority.pem()).collect();
-        self.write("ca.pem", &pem);
+        self.write("ca.pem", &bundle(authorities));
     }
 
     /// First the certificate, then the key: who looks in between finds them not fitting together.

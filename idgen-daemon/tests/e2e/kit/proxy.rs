@@ -29,8 +29,8 @@ pub enum Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Pass,
-    /// Requests arrive this much later; replies at once.
-    Delay(Duration),
+    /// What flows this way arrives this much later.
+    Delay(Flow, Duration),
     /// What flows this way is kept until the proxy is healed.
     Stall(Flow),
     /// What flows this way is thrown away; its connection ends when the proxy is healed.
@@ -50,7 +50,7 @@ impl Mode {
 
     fn delay(self, way: Flow) -> Duration {
         match self {
-            Mode::Delay(delay) if way == Flow::Requests => delay,
+            Mode::Delay(flow, delay) if flow == way || flow == Flow::Both => delay,
             _ => Duration::ZERO,
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     fn a_delay_delays_and_a_reset_resets() {
         let proxy = Proxy::to(echo());
         let mut stream = connect(&proxy, Duration::from_secs(5));
-        proxy.set(Mode::Delay(Duration::from_millis(200)));
+        proxy.set(Mode::Delay(Flow::Requests, Duration::from_millis(200)));
         let asked = Instant::now();
         assert_eq!(say(&mut stream, b"late").expect("passes"), b"late");
         assert!(asked.elapsed() >= Duration::from_millis(200));

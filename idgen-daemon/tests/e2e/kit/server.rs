@@ -1,5 +1,6 @@
 //! A real Postgres with the installed extension, reached through a socket in its temp dir.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,9 @@ pub struct ServerOptions {
     pub preload: bool,
     /// The extension, the daemon's role and its grants in database `postgres`.
     pub extension: bool,
-    /// Its own system identifier instead of that of the shared template.
+    /// Which of the shared templates it is made from: servers of one template are copies of each other.
+    pub template: usize,
+    /// Its own system identifier instead of that of a template.
     pub own_identity: bool,
     /// A wall clock that the test sets: [`Server::clock`].
     pub fake_clock: bool,
@@ -39,6 +42,7 @@ impl Default for ServerOptions {
         ServerOptions {
             preload: true,
             extension: true,
+            template: 0,
             own_identity: false,
             fake_clock: false,
             settings: Vec::new(),
@@ -62,13 +66,16 @@ impl Server {
 
     /// Some that are no copies of each other.
     pub fn several(count: usize) -> Vec<Server> {
-        let own = ServerOptions {
-            own_identity: true,
-            ..Default::default()
-        };
+        Server::several_with(count, &ServerOptions::default())
+    }
+
+    pub fn several_with(count: usize, options: &ServerOptions) -> Vec<Server> {
         let starting: Vec<_> = (0..count)
-            .map(|_| own.clone())
-            .map(|own| std::thread::spawn(|| Server::with(own)))
+            .map(|template| ServerOptions {
+                template,
+                ..options.clone()
+            })
+            .map(|options| std::thread::spawn(|| Server::with(options)))
             .collect();
         starting
             .into_iter()
@@ -79,7 +86,7 @@ impl Server {
     pub fn with(options: ServerOptions) -> Server {
         let scratch = Scratch::new("pg");
         let data = scratch.join("data");
-        let template = (!options.own_identity).then(template);
+        let template = (!options.own_identity).then(|| template(options.template));
         match &template {
             Some(template) => copy(&template.join("data"), &data),
             None => initdb(&data, scratch.path()),
@@ -111,6 +118,46 @@ impl Server {
         server
     }
 
+    /// A copy of a running server's files, with a socket of its own; it does not run yet. `standby`: it follows that
+    /// server until it is promoted.
+    pub fn backup_of(origin: &Server, standby: bool) -> Server {
+        let scratch = Scratch::new("pg");
+        let data = scratch.join("data");
+        let mut command = ServerAccount::get().command(program("pg_basebackup"), scratch.path());
+        command
+            .arg("-h")
+            .arg(origin.socket_dir())
+            .args([
+                "-p",
+                &origin.port.to_string(),
+                "-U",
+                "postgres",
+                "-c",
+                "fast",
+                "-D",
+            ])
+            .arg(&data);
+        if standby {
+            command.arg("-R");
+        }
+        let output = command.output().expect("run pg_basebackup");
+        assert!(
+            output.status.success(),
+            "pg_basebackup: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let server = Server {
+            postmaster: None,
+            clock: None,
+            port: origin.port,
+            scratch,
+            _template: None,
+        };
+        let dir = server.socket_dir().display().to_string();
+        server.set("unix_socket_directories", &dir);
+        server
+    }
+
     fn listen_with(&mut self, certs: &Path) {
         let [port] = free_ports();
         self.port = port;
@@ -118,7 +165,7 @@ impl Server {
         self.set("listen_addresses", "127.0.0.1");
         self.set("ssl", "on");
         for (setting, file) in [
-            ("ssl_ca_file", "ca.pem"),
+            ("ssl_ca_file", "server-ca.pem"),
             ("ssl_cert_file", "server.pem"),
             ("ssl_key_file", "server.key"),
         ] {
@@ -231,6 +278,13 @@ impl Server {
         postmaster.signal(Signal::INT);
         let status = postmaster.wait_exit(PATIENCE);
         assert!(status.success(), "fast shutdown: {status}");
+    }
+
+    /// Immediate: the next start recovers from a crash.
+    pub fn stop_at_once(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("the server runs");
+        postmaster.signal(Signal::QUIT);
+        postmaster.wait_exit(PATIENCE);
     }
 
     pub fn restart(&mut self) {
@@ -392,15 +446,15 @@ fn initdb(data: &Path, dir: &Path) {
     );
 }
 
-/// initdb takes a second, a copy of its result a tenth of that. The template lives as long as a server
+/// initdb takes a second, a copy of its result a tenth of that. A template lives as long as a server
 /// that was made from it; the last one takes it along.
-fn template() -> Arc<Scratch> {
-    static TEMPLATE: Mutex<Weak<Scratch>> = Mutex::new(Weak::new());
-    let mut known = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
-    known.upgrade().unwrap_or_else(|| {
+fn template(number: usize) -> Arc<Scratch> {
+    static TEMPLATES: Mutex<BTreeMap<usize, Weak<Scratch>>> = Mutex::new(BTreeMap::new());
+    let mut known = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
+    known.get(&number).and_then(Weak::upgrade).unwrap_or_else(|| {
         let made = Arc::new(Scratch::new("template"));
         initdb(&made.join("data"), made.path());
-        *known = Arc::downgrade(&made);
+        known.insert(number, Arc::downgrade(&made));
         made
     })
 }

@@ -152,6 +152,7 @@ impl Node {
             clock,
             boot_id: self.server.boot_id,
             clock_good,
+            may_acquire: clock_good,
             random: ground.now,
         };
         self.tell(ground, Event::Reading(reading));

@@ -1,0 +1,16 @@
+//! The wall clock of the server that mints: what is known of it, and who says so.
+//!
+//! [`source`] asks chronyd and the kernel, [`accept`] lets an operator speak; [`watch`] puts it together for a keeper,
+//! by the rules of `idgen_core::lease::monitor`.
+
+mod accept;
+mod chrony;
+mod kernel;
+mod source;
+mod watch;
+
+pub use accept::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
+pub use source::{SyncSeen, ask_for_ever};
+pub use watch::ClockInputs;
+
+pub(in crate::lease) use watch::ClockWatch;

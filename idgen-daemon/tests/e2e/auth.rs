@@ -1,0 +1,268 @@
+//! Users, roles and tokens of etcd: whatever changes about them, the daemon takes up by itself, or says what to do.
+
+use std::process::Command;
+
+use crate::kit::daemon::answer;
+use crate::kit::{
+    Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
+    eventually_true, sql,
+};
+
+const PASSWORD: &str = "correct horse battery staple";
+const ROOT: &str = "root:also-secret";
+const PREFIX: &str = "/pg_idgen/default/";
+/// Minting ends 7.2 s after the last renewal.
+const SHORT_TTL_MS: u64 = 9_000;
+
+/// An etcd that knows the user `idgend`, not (yet) asking for it.
+struct Guarded {
+    etcd: Etcd,
+    server: Server,
+    files: Scratch,
+}
+
+impl Guarded {
+    fn new(options: EtcdOptions) -> Guarded {
+        let guarded = Guarded {
+            etcd: Etcd::with(options),
+            server: Server::start(),
+            files: Scratch::new("auth"),
+        };
+        guarded.set_password(PASSWORD);
+        add_users(&guarded.etcd, PASSWORD);
+        guarded
+    }
+
+    /// What the daemon's file says.
+    fn set_password(&self, password: &str) {
+        let path = self.files.join("password");
+        std::fs::write(&path, format!("{password}\n")).expect("write the password");
+        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, closed).expect("close the file");
+    }
+
+    /// From now on nobody gets in without a user.
+    fn switch_on(&self) {
+        self.etcd.ctl_ok(&["auth", "enable"]);
+    }
+
+    fn as_root(&self, args: &[&str]) -> String {
+        self.etcd.ctl_ok(&[&["--user", ROOT], args].concat())
+    }
+
+    fn anonymous(&self) -> DaemonOptions {
+        DaemonOptions::new(&self.server)
+            .store(Store::etcd(&self.etcd))
+            .ttl_ms(SHORT_TTL_MS)
+            .workers_more("period_ms = 500")
+    }
+
+    fn daemon(&self) -> DaemonOptions {
+        let file = self.files.join("password");
+        let lines = format!("username = \"idgend\"\npassword_file = \"{}\"", file.display());
+        self.anonymous().store_more(&lines)
+    }
+
+    fn open_workers(&self) -> i64 {
+        let open = "SELECT count(*) FROM idgen.slots WHERE state = 'open'";
+        sql::value(&mut self.server.connect(), open)
+    }
+
+    fn holders(&self) -> usize {
+        let keys = self.as_root(&["get", "--prefix", "--keys-only", "/"]);
+        keys.matches("/holder").count()
+    }
+
+    fn mints(&self) {
+        let id: i64 = sql::value(&mut self.server.connect(), "SELECT idgen_snowflake()");
+        assert!(id > 0);
+    }
+}
+
+fn add_users(etcd: &Etcd, password: &str) {
+    etcd.ctl_ok(&["user", "add", ROOT]);
+    etcd.ctl_ok(&["role", "add", "idgend"]);
+    etcd.ctl_ok(&[
+        "role",
+        "grant-permission",
+        "--prefix",
+        "idgend",
+        "readwrite",
+        PREFIX,
+    ]);
+    etcd.ctl_ok(&["user", "add", &format!("idgend:{password}")]);
+    etcd.ctl_ok(&["user", "grant-role", "idgend", "idgend"]);
+}
+
+fn wait_renewals(daemon: &mut Daemon, more: u64) {
+    let goal = daemon.renewals() + more;
+    eventually_true(PATIENCE, "leases are renewed", || daemon.renewals() >= goal);
+}
+
+#[test]
+fn a_user_with_a_password_from_a_file_or_the_environment_serves_and_the_password_is_never_told() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    guarded.switch_on();
+    let mut daemon = guarded.daemon().start();
+    guarded.mints();
+    let (_, metrics) = daemon.get("/metrics").expect("metrics");
+    let (_, ready) = daemon.get("/readyz").expect("readyz");
+    let told = format!("{metrics}{ready}{}", daemon.log());
+    assert!(!told.contains("horse"), "{told}");
+    daemon.terminate();
+    assert_eq!(guarded.holders(), 0, "given back");
+
+    let mut options = guarded.anonymous().store_more("username = \"idgend\"");
+    options
+        .env
+        .push(("IDGEND_STORE__PASSWORD".to_owned(), PASSWORD.to_owned()));
+    let daemon = options.start();
+    guarded.mints();
+    assert!(!daemon.log().contains("horse"), "{}", daemon.log());
+    daemon.terminate();
+}
+
+#[test]
+fn a_wrong_password_gives_no_lease_and_the_right_one_is_taken_up_without_a_restart() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    guarded.switch_on();
+    guarded.set_password("wrong");
+    let mut daemon = guarded.daemon().launch();
+    let said = daemon.wait_unready_with("invalid user ID or password");
+    assert!(said.contains("compare store.username and the password"), "{said}");
+    assert_eq!((guarded.open_workers(), guarded.holders()), (0, 0));
+    guarded.set_password(PASSWORD);
+    daemon.wait_ready();
+    guarded.mints();
+    daemon.terminate();
+}
+
+#[test]
+fn authentication_that_is_switched_on_under_load_is_not_noticed_with_a_user() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    let mut daemon = guarded.daemon().start();
+    let load = Load::start(&guarded.server, 2);
+    load.wait_statements(20);
+    guarded.switch_on();
+    daemon.wait_log(&["WARN", "user name is empty"]);
+    wait_renewals(&mut daemon, 3);
+    let report = load.finish();
+    report.assert_no_refusal();
+    report.assert_unique(400);
+    daemon.terminate();
+    assert_eq!(guarded.holders(), 0, "given back");
+}
+
+#[test]
+fn authentication_that_is_switched_on_without_a_user_ends_the_minting_at_the_deadline() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    let mut daemon = guarded.anonymous().start();
+    let load = Load::start(&guarded.server, 2);
+    load.wait_statements(20);
+    guarded.switch_on();
+    daemon.wait_log(&["WARN", "authentication was switched on: set store.username"]);
+    assert_eq!(guarded.open_workers(), 2, "minting goes on to the deadline");
+    load.wait_statements(50);
+    let said = daemon.wait_unready_with("authentication was switched on");
+    eventually_true(PATIENCE, "minting ends", || guarded.open_workers() == 0);
+    assert!(said.contains(&guarded.etcd.endpoint()), "{said}");
+    daemon.kill();
+    let daemon = guarded.daemon().start();
+    load.wait_statements(20);
+    load.finish().assert_unique(400);
+    daemon.terminate();
+}
+
+/// LEASES.md F23.
+#[test]
+fn a_role_that_loses_its_permission_is_named_and_gets_the_lease_back_with_it() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    guarded.switch_on();
+    let mut daemon = guarded.daemon().start();
+    let load = Load::start(&guarded.server, 2);
+    load.wait_statements(20);
+    guarded.as_root(&["role", "revoke-permission", "--prefix", "idgend", PREFIX]);
+    daemon.wait_log(&["WARN", "permission denied", "etcdctl role grant-permission"]);
+    load.wait_statements(50);
+    eventually_true(PATIENCE, "minting ends", || guarded.open_workers() == 0);
+    daemon.wait_unready_with("permission denied");
+    let permit = [
+        "role",
+        "grant-permission",
+        "--prefix",
+        "idgend",
+        "readwrite",
+        PREFIX,
+    ];
+    guarded.as_root(&permit);
+    daemon.wait_ready();
+    load.wait_statements(20);
+    load.finish().assert_unique(400);
+    daemon.terminate();
+}
+
+/// LEASES.md F21.
+#[test]
+fn an_expired_token_is_replaced_before_the_lease_ends() {
+    let guarded = Guarded::new(EtcdOptions::default().args(&["--auth-token-ttl", "1"]));
+    guarded.switch_on();
+    let mut daemon = guarded.daemon().workers_more("period_ms = 2500").start();
+    let load = Load::start(&guarded.server, 2);
+    daemon.wait_log(&["WARN", "invalid auth token"]);
+    wait_renewals(&mut daemon, 3);
+    let report = load.finish();
+    report.assert_no_refusal();
+    report.assert_unique(400);
+    daemon.terminate();
+}
+
+/// LEASES.md F22: tokens that say how old the users are.
+#[test]
+fn a_token_from_before_a_change_of_users_is_replaced_before_the_lease_ends() {
+    let keys = Scratch::new("jwt");
+    let (private, public) = (keys.join("jwt.key"), keys.join("jwt.pub"));
+    let openssl = |args: &[&str]| {
+        let mut command = Command::new("openssl");
+        command.args(args);
+        let made = answer(command);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+    };
+    let (private, public) = (private.display().to_string(), public.display().to_string());
+    openssl(&["genrsa", "-out", &private, "2048"]);
+    openssl(&["rsa", "-in", &private, "-pubout", "-out", &public]);
+    let token = format!("jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m");
+    let guarded = Guarded::new(EtcdOptions::default().args(&["--auth-token", &token]));
+    guarded.switch_on();
+    let mut daemon = guarded.daemon().start();
+    let load = Load::start(&guarded.server, 2);
+    load.wait_statements(20);
+    guarded.as_root(&["user", "add", "somebody:else"]);
+    daemon.wait_log(&["WARN", "revision of auth store is old"]);
+    wait_renewals(&mut daemon, 3);
+    let report = load.finish();
+    report.assert_no_refusal();
+    report.assert_unique(400);
+    daemon.terminate();
+}
+
+#[test]
+fn the_common_name_of_the_certificate_is_the_user() {
+    let authority = Authority::new("the right one");
+    let certs = CertDir::of(&authority);
+    let etcd = Etcd::with(EtcdOptions::default().certs(&certs));
+    let server = Server::start();
+    add_users(&etcd, "unused");
+    etcd.ctl_ok(&["auth", "enable"]);
+    let daemon = DaemonOptions::new(&server)
+        .store(Store::etcd(&etcd))
+        .store_more(&certs.store_lines())
+        .workers_more("period_ms = 500");
+    certs.put("client", &authority.client("nobody"));
+    let mut running = daemon.launch();
+    running.wait_unready_with("permission denied");
+    certs.put("client", &authority.client("idgend"));
+    running.wait_ready();
+    let id: i64 = sql::value(&mut server.connect(), "SELECT idgen_snowflake()");
+    assert!(id > 0);
+    running.terminate();
+}
