@@ -11,7 +11,7 @@ STORE ?= postgres
 PREFIX ?= /usr/local
 export STORE PREFIX DESTDIR
 
-.PHONY: help deps demo test build install install-daemon installcheck lint bench bench-leases fuzz clean
+.PHONY: help deps demo test build install install-daemon installcheck lint bench bench-leases fuzz soak clean
 
 help: ## this list
 	@echo 'make TARGET [PG_CONFIG=/path/to/pg_config]'
@@ -51,6 +51,9 @@ bench-leases: ## what 200 servers' leases cost one etcd: renewals, raft entries,
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
 	@make/fuzz.sh $(TARGETS)
+
+soak: ## servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres (installed extension)
+	@make/soak.sh
 
 clean: ## remove everything that was built
 	@rm -rf build $${CARGO_TARGET_DIR:-target}

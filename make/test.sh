@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of the project, in one run, with one line at the end: N passed, N failed.
 # A suite that cannot run (it does not compile, a server does not start) counts as one failure.
-# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults
+# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults soak
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
@@ -57,12 +57,12 @@ loom_tests() {
 install_all() { "$ROOT/make/install.sh" extension; }
 installcheck() { "$ROOT/make/installcheck.sh"; }
 
-# Everything of the daemon that needs no installed extension: all its test targets but e2e and faults.
+# Everything of the daemon that needs no installed extension: all its test targets but e2e, faults and soak.
 daemon_tests() (
     targets=()
     for name in idgen-daemon/tests/*; do
         name=$(basename "$name" .rs)
-        case $name in e2e | faults) ;; *) targets+=(--test "$name") ;; esac
+        case $name in e2e | faults | soak) ;; *) targets+=(--test "$name") ;; esac
     done
     with_servers --lib --bins "${targets[@]}"
 )
@@ -78,6 +78,9 @@ faults_tests() (
     exit "$status"
 )
 
+# Fixed seeds; `make soak` takes others, and longer.
+soak_tests() { with_servers --test soak; }
+
 # with_servers CARGO_TARGET…: tests that start servers, in a temp dir that is empty of processes and
 # files afterwards even when a test run is cut off.
 with_servers() (
@@ -92,7 +95,7 @@ with_servers() (
 
 main() {
     local suites=("$@") name
-    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults)
+    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults soak)
     case " ${suites[*]} " in *' install '*) require_install_rights ;; esac
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
@@ -105,6 +108,7 @@ main() {
             installcheck) suite installcheck installcheck ;;
             e2e) suite e2e e2e_tests ;;
             faults) suite faults faults_tests ;;
+            soak) suite soak soak_tests ;;
             *) die -2 "unknown suite: $name" ;;
         esac
     done

@@ -3,6 +3,7 @@
 use super::clock::{AcceptRequests, ClockInputs, ClockWatch};
 use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Census, Desk, Request};
+use super::history;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::server::{Connect, MintingServer};
@@ -298,8 +299,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let Some(server) = &self.server else {
             return Ok(Event::ServerLost);
         };
+        let class = self.config.class.class;
         let (what, event) = match action {
             Action::Install { held, anchor } => {
+                history::publishing(class, &held);
                 let outcome = match remember(server, &held, self.desk.anchor()).await {
                     Ok(InstallOutcome::Done) => server.install(&held, known(self.desk.cell())?, anchor).await,
                     other => other,
@@ -307,6 +310,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
+                    history::installed(class, &held);
                 }
                 (
                     "install",
@@ -314,6 +318,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 )
             }
             Action::Extend { held, anchor } => {
+                history::publishing(class, &held);
                 let outcome = match remember(server, &held, self.desk.anchor()).await {
                     Ok(InstallOutcome::Done) => server.extend(&held, known(self.desk.cell())?, anchor).await,
                     other => other,
@@ -325,6 +330,9 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             }
             Action::Fence { boot_id, claims } => {
                 let fenced = server.fence(boot_id, &claims).await;
+                if let Ok(Some(marks)) = &fenced {
+                    history::fenced(class, boot_id, marks);
+                }
                 let event = |marks| match marks {
                     Some(marks) => Event::Fenced { marks },
                     None => Event::ServerForgot,

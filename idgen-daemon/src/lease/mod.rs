@@ -7,6 +7,7 @@
 mod clock;
 mod complaint;
 mod desk;
+mod history;
 mod keeper;
 mod open;
 pub(crate) mod ranges;

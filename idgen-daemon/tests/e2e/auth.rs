@@ -1,16 +1,11 @@
 //! Users, roles and tokens of etcd: whatever changes about them, the daemon takes up by itself, or says what to do.
 
-use std::process::Command;
-
-use crate::kit::daemon::answer;
 use crate::kit::{
     Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
-    eventually_true, sql,
+    eventually_true, sql, users,
 };
 
 const PASSWORD: &str = "correct horse battery staple";
-const ROOT: &str = "root:also-secret";
-const PREFIX: &str = "/pg_idgen/default/";
 /// Minting ends 7.2 s after the last renewal.
 const SHORT_TTL_MS: u64 = 9_000;
 
@@ -29,7 +24,7 @@ impl Guarded {
             files: Scratch::new("auth"),
         };
         guarded.set_password(PASSWORD);
-        add_users(&guarded.etcd, PASSWORD);
+        users::add_users(&guarded.etcd, PASSWORD);
         guarded
     }
 
@@ -47,7 +42,7 @@ impl Guarded {
     }
 
     fn as_root(&self, args: &[&str]) -> String {
-        self.etcd.ctl_ok(&[&["--user", ROOT], args].concat())
+        users::as_root(&self.etcd, args)
     }
 
     fn anonymous(&self) -> DaemonOptions {
@@ -77,21 +72,6 @@ impl Guarded {
         let id: i64 = sql::value(&mut self.server.connect(), "SELECT idgen_snowflake()");
         assert!(id > 0);
     }
-}
-
-fn add_users(etcd: &Etcd, password: &str) {
-    etcd.ctl_ok(&["user", "add", ROOT]);
-    etcd.ctl_ok(&["role", "add", "idgend"]);
-    etcd.ctl_ok(&[
-        "role",
-        "grant-permission",
-        "--prefix",
-        "idgend",
-        "readwrite",
-        PREFIX,
-    ]);
-    etcd.ctl_ok(&["user", "add", &format!("idgend:{password}")]);
-    etcd.ctl_ok(&["user", "grant-role", "idgend", "idgend"]);
 }
 
 fn wait_renewals(daemon: &mut Daemon, more: u64) {
@@ -181,20 +161,12 @@ fn a_role_that_loses_its_permission_is_named_and_gets_the_lease_back_with_it() {
     let mut daemon = guarded.daemon().start();
     let load = Load::start(&guarded.server, 2);
     load.wait_statements(20);
-    guarded.as_root(&["role", "revoke-permission", "--prefix", "idgend", PREFIX]);
+    guarded.as_root(&["role", "revoke-permission", "--prefix", "idgend", users::PREFIX]);
     daemon.wait_log(&["WARN", "permission denied", "etcdctl role grant-permission"]);
     load.wait_statements(50);
     eventually_true(PATIENCE, "minting ends", || guarded.open_workers() == 0);
     daemon.wait_unready_with("permission denied");
-    let permit = [
-        "role",
-        "grant-permission",
-        "--prefix",
-        "idgend",
-        "readwrite",
-        PREFIX,
-    ];
-    guarded.as_root(&permit);
+    users::permit(&guarded.etcd, &["--user", users::ROOT]);
     daemon.wait_ready();
     load.wait_statements(20);
     load.finish().assert_unique(400);
@@ -220,18 +192,8 @@ fn an_expired_token_is_replaced_before_the_lease_ends() {
 #[test]
 fn a_token_from_before_a_change_of_users_is_replaced_before_the_lease_ends() {
     let keys = Scratch::new("jwt");
-    let (private, public) = (keys.join("jwt.key"), keys.join("jwt.pub"));
-    let openssl = |args: &[&str]| {
-        let mut command = Command::new("openssl");
-        command.args(args);
-        let made = answer(command);
-        assert_eq!(made.code, Some(0), "{}", made.stderr);
-    };
-    let (private, public) = (private.display().to_string(), public.display().to_string());
-    openssl(&["genrsa", "-out", &private, "2048"]);
-    openssl(&["rsa", "-in", &private, "-pubout", "-out", &public]);
-    let token = format!("jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m");
-    let guarded = Guarded::new(EtcdOptions::default().args(&["--auth-token", &token]));
+    let [option, tokens] = users::signed_tokens(&keys);
+    let guarded = Guarded::new(EtcdOptions::default().args(&[&option, &tokens]));
     guarded.switch_on();
     let mut daemon = guarded.daemon().start();
     let load = Load::start(&guarded.server, 2);
@@ -251,7 +213,7 @@ fn the_common_name_of_the_certificate_is_the_user() {
     let certs = CertDir::of(&authority);
     let etcd = Etcd::with(EtcdOptions::default().certs(&certs));
     let server = Server::start();
-    add_users(&etcd, "unused");
+    users::add_users(&etcd, "unused");
     etcd.ctl_ok(&["auth", "enable"]);
     let daemon = DaemonOptions::new(&server)
         .store(Store::etcd(&etcd))

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::kit::Release;
-use crate::{clock_side, daemon_side, etcd_side, postgres_side};
+use crate::{clock_side, daemon_side, etcd_side, postgres_side, security_side};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
 const FAULTS: u32 = 57;
@@ -78,6 +78,24 @@ faults! {
     10 etcd_side::f10_every_request_takes_2_s:
         "a network slower than the limit of a request" by "proxy: requests take 2 s"
         so "stop at the deadline; no lease is installed and lost again meanwhile; back within TTL + 2 P + 2 s";
+    11 security_side::f11_the_quota_is_used_up:
+        "etcd's quota alarm" by "a quota of 8 MB, filled; later emptied, compacted, defragmented, disarmed"
+        so "stop at the deadlines, a warning says that space is exceeded; back within TTL + 2 P + 2 s";
+    12 security_side::f12_the_disk_of_a_member_is_full:
+        "a full disk of etcd" by "strace: fdatasync of the leader fails with ENOSPC"
+        so "the member gives up, another leads; no call refused";
+    21 security_side::f21_the_token_expires:
+        "the token of a user expires" by "tokens that live for a second"
+        so "the daemon gets a new one within the lease; no call refused";
+    22 security_side::f22_the_users_change_under_a_signed_token:
+        "the users change under a signed token" by "signed tokens (JWT), a user is added"
+        so "the daemon gets a new token within the lease; no call refused";
+    23 security_side::f23_the_role_loses_its_permission:
+        "the role loses its permission" by "etcdctl role revoke-permission, later granted again"
+        so "stop at the deadlines, a warning says permission denied; back within TTL + 2 P + 2 s";
+    25 security_side::f25_etcd_raises_the_ttl:
+        "etcd grants another TTL" by "a TTL of 1 s is asked for, etcd grants 2 s"
+        so "the deadline counts from what was granted, with the margin";
     13 etcd_side::f13_history_is_compacted_and_members_are_defragmented:
         "history is compacted" by "etcdctl: compaction at the head and defragmentation of all members, three times"
         so "nothing rests on a watch or on old revisions: no call refused";
@@ -163,8 +181,6 @@ faults! {
 
 /// Shown by other programs, or not at all.
 const OTHERS: &[Fault] = &[
-    not(11, "etcd's quota alarm", "comes with TLS and authentication"),
-    not(12, "etcd's disk is full", "comes with TLS and authentication"),
     not(
         14,
         "a watch resumed after a restore",
@@ -176,18 +192,6 @@ const OTHERS: &[Fault] = &[
     not(18, "a holder that slept through a restore", "comes with epochs"),
     not(19, "a new node joins a restored cluster", "comes with epochs"),
     not(20, "the epoch advances under an old holder", "comes with epochs"),
-    not(21, "the auth token expires", "comes with TLS and authentication"),
-    not(
-        22,
-        "the revision of the auth store is old",
-        "comes with TLS and authentication",
-    ),
-    not(
-        23,
-        "the role loses its permission",
-        "comes with TLS and authentication",
-    ),
-    not(25, "etcd raises the TTL", "comes with TLS and authentication"),
     not(31, "the anchor file is damaged", "comes with epochs"),
     not(49, "a host ahead of its peers", "comes with the clock gate"),
     not(

@@ -17,10 +17,14 @@ const POOL: u32 = 1_024;
 const OPERATIONS_MAX: usize = 128;
 
 /// etcd leases that exist.
-fn leases(scene: &Scene) -> usize {
+pub fn lease_ids(scene: &Scene) -> Vec<String> {
     let said = scene.cluster.members[0].ctl_ok(&["lease", "list"]);
     // A line that counts them, and one per lease.
-    said.lines().count() - 1
+    said.lines().skip(1).map(|line| line.trim().to_owned()).collect()
+}
+
+fn leases(scene: &Scene) -> usize {
+    lease_ids(scene).len()
 }
 
 /// The fewest within a second: those of renewals that are under way do not count.
@@ -57,10 +61,9 @@ pub fn f26_the_revocation_of_an_old_lease_is_lost(release: Release) {
     scene.finish().assert_nobody_noticed();
 }
 
-/// Writes keys of all identities that nobody holds, as if the daemon of the second server held them.
-fn fill_pool(scene: &Scene) -> Vec<String> {
+/// Writes keys of all identities that nobody holds, as if the daemon held them that holds `held`. The holder keys of them.
+pub fn fill_pool(scene: &Scene, held: i32) -> Vec<String> {
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
-    let held = scene.sides[1].open().0[0];
     runtime.block_on(async {
         let mut client = Client::connect(scene.cluster.endpoints(), None)
             .await
@@ -100,7 +103,7 @@ fn fill_pool(scene: &Scene) -> Vec<String> {
 pub fn f27_the_pool_is_exhausted(release: Release) {
     let mut scene = Stage::new("F27", release, FENCE).set().under_load();
     scene.sides[0].terminate_daemon();
-    let filled = fill_pool(&scene);
+    let filled = fill_pool(&scene, scene.sides[1].open().0[0]);
     scene.sides[0].launch_daemon();
     let daemon = scene.sides[0].daemon();
     eventually_true(PATIENCE, "the daemon says that nothing is free", || {

@@ -18,8 +18,14 @@ mod daemon_side;
 #[cfg(test)]
 mod etcd_side;
 #[cfg(test)]
+mod incident;
+#[cfg(test)]
 mod injection;
+#[cfg(test)]
+mod outage;
 #[cfg(test)]
 mod postgres_side;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod security_side;

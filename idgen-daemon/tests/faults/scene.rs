@@ -12,7 +12,7 @@ use crate::kit::load::{Refusal, Report};
 use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
     Daemon, DaemonOptions, EtcdCluster, EtcdOptions, Load, LoadOptions, Mode, PATIENCE, Proxy, Release,
-    Server, ServerOptions, Store, eventually, eventually_true, sql,
+    Scratch, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
 
 /// A file that takes a line per fault with what was measured; `make test` shows it.
@@ -42,6 +42,9 @@ pub struct Stage {
     pub etcd: EtcdOptions,
     pub server: ServerOptions,
     pub members: usize,
+    /// More lines of section `[store]` of the daemons, and the files that they name.
+    pub store_more: String,
+    pub files: Option<Scratch>,
 }
 
 impl Stage {
@@ -56,6 +59,8 @@ impl Stage {
                 ..Default::default()
             },
             members: 3,
+            store_more: String::new(),
+            files: None,
         }
     }
 
@@ -85,6 +90,7 @@ impl Side {
         let options = DaemonOptions::new(&server)
             .name(name)
             .store(Store::behind(&proxies))
+            .store_more(&stage.store_more)
             .ttl_ms(ttl_ms);
         let daemon = Some(options.launch());
         Load::make_tag(&server);
@@ -128,8 +134,15 @@ impl Side {
         self.open().1
     }
 
+    pub fn worker_token(&self) -> i64 {
+        let token = "SELECT coalesce(max(token_revision), 0) FROM idgen.slot_states()
+                      WHERE state = 'open' AND kind = 'worker'";
+        sql::value(&mut self.client(), token)
+    }
+
     pub fn ceiling_ms(&self) -> i64 {
-        let ceiling = "SELECT coalesce(max(ceiling_ms), 0) FROM idgen.slot_states() WHERE state = 'open'";
+        let ceiling = "SELECT coalesce(max(ceiling_ms), 0) FROM idgen.slot_states()
+                        WHERE state = 'open' AND kind = 'worker'";
         sql::value(&mut self.client(), ceiling)
     }
 
@@ -392,6 +405,17 @@ impl Outcome {
     /// The minting of a side ended at its deadline after the fault, neither sooner nor later, and what was refused
     /// says that the lease has ended.
     pub fn assert_fenced(&self, side: usize, fault: Instant, healed: Instant) -> Duration {
+        self.assert_fenced_with_slack(side, fault, healed, Duration::ZERO)
+    }
+
+    /// The same for a fault that takes up to `slack` to come about.
+    pub fn assert_fenced_with_slack(
+        &self,
+        side: usize,
+        fault: Instant,
+        healed: Instant,
+        slack: Duration,
+    ) -> Duration {
         let given = self.reports[side].iter().flat_map(|report| &report.batches);
         let last = given
             .map(|batch| batch.started)
@@ -401,7 +425,7 @@ impl Outcome {
         let stopped = last.saturating_duration_since(fault);
         let (least, most) = (
             self.usable.saturating_sub(self.period + SCHEDULING),
-            self.usable + SCHEDULING,
+            self.usable + SCHEDULING + slack,
         );
         assert!(
             (least..=most).contains(&stopped),

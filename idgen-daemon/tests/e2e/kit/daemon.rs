@@ -57,6 +57,7 @@ pub struct DaemonOptions {
     pub clock: Option<String>,
     /// More lines of section `[store]`.
     pub store_more: String,
+    pub log_level: &'static str,
     /// More variables of the environment.
     pub env: Vec<(String, String)>,
     /// A program that runs it, with its arguments; none: it runs by itself.
@@ -75,6 +76,7 @@ impl DaemonOptions {
             shards: String::new(),
             clock: None,
             store_more: String::new(),
+            log_level: "info",
             env: Vec::new(),
             wrapper: Vec::new(),
         }
@@ -141,15 +143,20 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"info\"\n",
+             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
             self.name,
             self.postgres_url,
             self.store_more,
             self.workers,
             self.ttl_ms,
             self.workers_more,
-            self.shards
+            self.shards,
+            self.log_level
         )
+    }
+
+    pub fn log_level(self, log_level: &'static str) -> Self {
+        DaemonOptions { log_level, ..self }
     }
 
     /// Starts it and returns at once; see [`Daemon::wait_ready`].

@@ -17,6 +17,8 @@ const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../build/etcd-3.5/u
 /// No answer of a healthy member takes longer; a stopped one never answers.
 const CTL_TIMEOUT: &str = "2s";
 
+const DAY_S: usize = 86_400;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
     /// Installed: Debian 12's. Has the lease faults that we must be safe from (etcd #15247, #20590).
@@ -75,6 +77,8 @@ pub struct EtcdOptions {
     pub args: Vec<String>,
     /// Directory of a [`CertDir`](super::CertDir): clients come with TLS, and show a certificate of its authority.
     pub certs: Option<PathBuf>,
+    /// Members of a cluster have monotonic clocks that differ by days: namespaces of their own. A signal does not reach them.
+    pub days_apart: bool,
 }
 
 impl EtcdOptions {
@@ -88,6 +92,13 @@ impl EtcdOptions {
     pub fn certs(self, certs: &CertDir) -> Self {
         EtcdOptions {
             certs: Some(certs.path().to_owned()),
+            ..self
+        }
+    }
+
+    pub fn days_apart(self) -> Self {
+        EtcdOptions {
+            days_apart: true,
             ..self
         }
     }
@@ -109,6 +120,8 @@ pub struct Etcd {
     health_port: u16,
     /// `name=peer URL` of all members.
     initial_cluster: String,
+    /// How far its monotonic clocks are ahead.
+    ahead_s: usize,
     scratch: Scratch,
 }
 
@@ -138,6 +151,7 @@ impl Etcd {
             peer_port,
             health_port,
             initial_cluster: String::new(),
+            ahead_s: 0,
             scratch: Scratch::new("etcd"),
         };
         etcd.initial_cluster = etcd.as_peer();
@@ -182,7 +196,7 @@ impl Etcd {
     /// Starts it and returns at once: a member of three is not healthy before a second one runs.
     pub fn spawn(&mut self) {
         let (client, peer) = (self.endpoint(), self.peer_url());
-        let mut command = Command::new(self.options.release.program("etcd"));
+        let mut command = self.program();
         command
             .current_dir(self.scratch.path())
             .args(["--name", &self.name, "--data-dir"])
@@ -218,6 +232,20 @@ impl Etcd {
         self.process = Some(Process::spawn(&name, command, self.scratch.join("etcd.log")));
     }
 
+    fn program(&self) -> Command {
+        let etcd = self.options.release.program("etcd");
+        if self.ahead_s == 0 {
+            return Command::new(etcd);
+        }
+        let ahead = self.ahead_s.to_string();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--time", "--monotonic", &ahead, "--boottime", &ahead])
+            .args(["--fork", "--kill-child"])
+            .arg(etcd);
+        command
+    }
+
     pub fn wait_healthy(&self) {
         eventually_true(PATIENCE, "etcd is healthy", || self.is_healthy());
     }
@@ -229,6 +257,13 @@ impl Etcd {
 
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("etcd runs").id()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.process
+            .as_mut()
+            .is_some_and(|process| process.exited().is_some())
     }
 
     pub fn log(&self) -> String {
@@ -300,8 +335,11 @@ impl EtcdCluster {
             .map(|n| Etcd::reserve_with(&format!("member-{n}"), options.clone()))
             .collect();
         let initial: Vec<String> = members.iter().map(Etcd::as_peer).collect();
-        for member in &mut members {
+        for (n, member) in members.iter_mut().enumerate() {
             member.initial_cluster = initial.join(",");
+            if options.days_apart {
+                member.ahead_s = n * 10 * DAY_S;
+            }
             member.spawn();
         }
         let cluster = EtcdCluster { members };

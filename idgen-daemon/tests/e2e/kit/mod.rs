@@ -15,6 +15,7 @@ pub mod seal;
 pub mod server;
 pub mod sql;
 pub mod unique;
+pub mod users;
 pub mod wait;
 
 pub use daemon::{Daemon, DaemonOptions, Store};
@@ -26,7 +27,7 @@ pub use pki::{Authority, CertDir};
 pub use proxy::{Flow, Mode, Proxy};
 pub use scratch::Scratch;
 pub use server::{Server, ServerOptions};
-pub use wait::{eventually, eventually_true};
+pub use wait::{eventually, eventually_true, within};
 
 use std::time::Duration;
 
