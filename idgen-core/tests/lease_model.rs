@@ -150,7 +150,7 @@ mod nobody_mints_an_id_twice {
         // Clocks as wrong as they may be: this is what the margin is for. Two grants, the second ahead of the clock.
         holds_for(
             Scenario {
-                operator_behind: true,
+                operator_clock: [-1, -1],
                 ticks: 0,
                 ..RESTORED
             },
@@ -162,6 +162,22 @@ mod nobody_mints_an_id_twice {
     #[test]
     fn when_it_is_restored_twice_and_halves_come_back() {
         holds(TWO_EPOCHS);
+    }
+
+    /// Servers and operators whose clocks are wrong by as much as they may be, each the other way.
+    #[test]
+    fn when_halves_come_back_by_the_clocks_of_two_operators() {
+        for ticks in [1, 2] {
+            holds(Scenario {
+                grants: 2,
+                clocks: [1, -1],
+                operator_clock: [-1, 1],
+                ticks,
+                stride: 3,
+                identities: &[0],
+                ..TWO_EPOCHS
+            });
+        }
     }
 
     #[test]
@@ -275,7 +291,7 @@ mod without_the_rule {
         found(RESTORED, Broken::AdvanceWithoutMargin);
         found(RESTORED, Broken::MinFloorIgnored);
         let clocks_wrong = Scenario {
-            operator_behind: true,
+            operator_clock: [-1, -1],
             ticks: 0,
             ..RESTORED
         };

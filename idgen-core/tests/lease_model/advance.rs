@@ -28,7 +28,7 @@ pub fn advanced(scenario: &Scenario, state: &State, store: usize) -> Option<Stor
         _ => planned.shard_min_floor,
     };
     let min_floor = match scenario.class {
-        Class::Worker => from.min_floor,
+        Class::Worker => first_tick(planned.worker_min_floor),
         Class::Shard => from.min_floor.max(first_tick(floor)),
     };
     Some(Store {
@@ -58,11 +58,8 @@ fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
     if scenario.breaks(Broken::AdvancesCloseTogether) {
         (cell.epoch_since, known.1) = (UnixMs(0), UnixMs(0));
     }
-    let now = if scenario.operator_behind {
-        state.now - 1
-    } else {
-        state.now
-    };
+    let wrong_by = scenario.operator_clock[usize::from(state.advances > 0)];
+    let now = state.now.checked_add_signed(wrong_by).unwrap();
     Survey {
         cell,
         shard_min_floor: ms(from.min_floor),

@@ -598,7 +598,7 @@ fn advances(scenario: &Scenario, state: &State, out: &mut Steps) {
         let mut next = *state;
         next.stores[store] = advanced;
         next.advances += 1;
-        next.advanced_at = state.now;
+        next.advanced_at = advanced.since;
         next.epoch_seen = next.epoch_seen.max(advanced.epoch);
         let (epoch, min_floor) = (advanced.epoch, advanced.min_floor);
         let step = Step::Advance {

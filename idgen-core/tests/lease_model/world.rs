@@ -135,14 +135,14 @@ pub struct State {
     /// Epoch advances so far, and the highest epoch that anybody has seen.
     pub advances: u8,
     pub epoch_seen: u8,
-    /// When an epoch was last advanced.
+    /// When an epoch was last advanced, by the operator's clock.
     pub advanced_at: Tick,
     /// Ticks minted of each identity, as bits.
     pub minted: [u32; IDENTITIES],
 }
 
 impl State {
-    pub fn new() -> Self {
+    pub fn new(clocks: [i8; NODES]) -> Self {
         let store = Store {
             epoch: 0,
             nonce: 0,
@@ -153,8 +153,8 @@ impl State {
             grants: 0,
             rows: [Row::default(); IDENTITIES],
         };
-        let node = Node {
-            skew: 0,
+        let node = |skew| Node {
+            skew,
             store: 0,
             lease: None,
         };
@@ -162,7 +162,7 @@ impl State {
             now: START,
             stores: [store; 2],
             promoted: false,
-            nodes: [node; NODES],
+            nodes: clocks.map(node),
             orphan: None,
             renewal: None,
             backup: None,

@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     let skew = i64::try_from(SKEW_MS).unwrap();
     let node_step = prop_oneof![
         8 => Just(NodeStep::Look),
-        30 => Just(NodeStep::Work),
+        24 => (1usize..8).prop_map(NodeStep::Work),
         8 => Just(NodeStep::Mint),
         1 => Just(NodeStep::Crash),
         1 => Just(NodeStep::Cut),
@@ -68,11 +68,11 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Fault::Late),
     ];
     prop_oneof![
-        6 => (1u64..4_000).prop_map(Step::Wait),
+        8 => (1u64..4_000).prop_map(Step::Wait),
         60 => (0..NODES, node_step).prop_map(|(node, step)| Step::At(node, step)),
         6 => fault.prop_map(Step::Store),
         2 => Just(Step::Arrive),
-        1 => Just(Step::Expire),
+        2 => Just(Step::Expire),
         1 => Just(Step::Backup),
         1 => Just(Step::Restore),
         1 => Just(Step::Advance),
@@ -220,9 +220,7 @@ impl World {
         for _ in 0..rounds {
             for node in 0..NODES {
                 self.run(Step::At(node, NodeStep::Look)).await;
-                for _ in 0..12 {
-                    self.run(Step::At(node, NodeStep::Work)).await;
-                }
+                self.run(Step::At(node, NodeStep::Work(12))).await;
                 self.run(Step::At(node, NodeStep::Mint)).await;
             }
             self.run(Step::Wait(500)).await;

@@ -486,6 +486,7 @@ impl Ground {
         row.cell.epoch_nonce = plan.nonce;
         row.cell.epoch_since = plan.since;
         row.cell.identity = here.clone();
+        row.cell.min_floor = row.cell.min_floor.max(plan.worker_min_floor);
         row.shard_min_floor = row.shard_min_floor.max(plan.shard_min_floor);
         row.sealed_reason = None;
         self.books.history.push(EpochChange {

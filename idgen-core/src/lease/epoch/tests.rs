@@ -121,6 +121,10 @@ fn two_advances_lie_a_window_and_its_margin_apart() {
         let by_anchor = [anchor(1, changed)];
         for (survey, anchors) in [(by_cell, &[][..]), (by_daemons, &[]), (survey(), &by_anchor)] {
             let planned = plan_advance(&survey, anchors, wish());
+            if let Ok(plan) = &planned {
+                let above = changed.saturating_add(margin_ms);
+                assert_eq!(plan.worker_min_floor, above, "whatever clocks do later");
+            }
             let at = changed.saturating_add(margin_ms);
             let too_soon = AdvanceRefused::TooSoon { at, wait_ms: 1 };
             assert_eq!(planned.err(), refused.then_some(too_soon));

@@ -27,8 +27,8 @@ pub(super) fn timing() -> Timing {
 pub(super) enum NodeStep {
     /// The daemon looks at the server.
     Look,
-    /// Its request goes on to the next await.
-    Work,
+    /// Its request goes on by so many awaits.
+    Work(usize),
     /// Every open identity mints.
     Mint,
     /// Shared memory is made anew; the old one goes on minting in orphans.
@@ -187,7 +187,11 @@ impl Node {
     pub(super) async fn run(&mut self, now: u64, step: NodeStep) {
         match step {
             NodeStep::Look => self.look(now),
-            NodeStep::Work => self.work(now).await,
+            NodeStep::Work(awaits) => {
+                for _ in 0..awaits {
+                    self.work(now).await;
+                }
+            }
             NodeStep::Mint => {}
             NodeStep::Crash => {
                 let fresh = Server::new(BootId(self.server.boot_id.0 + 1));
