@@ -164,22 +164,6 @@ mod nobody_mints_an_id_twice {
         holds(TWO_EPOCHS);
     }
 
-    /// Servers and operators whose clocks are wrong by as much as they may be, each the other way.
-    #[test]
-    fn when_halves_come_back_by_the_clocks_of_two_operators() {
-        for ticks in [1, 2] {
-            holds(Scenario {
-                grants: 2,
-                clocks: [1, -1],
-                operator_clock: [-1, 1],
-                ticks,
-                stride: 3,
-                identities: &[0],
-                ..TWO_EPOCHS
-            });
-        }
-    }
-
     #[test]
     fn when_a_standby_is_promoted() {
         holds(Scenario {

@@ -81,8 +81,6 @@ pub struct Scenario {
     pub restores: u8,
     /// Epoch advances.
     pub advances: u8,
-    /// What the clocks of the servers are wrong by at first.
-    pub clocks: [i8; NODES],
     /// What the operator's clock is wrong by at the first advance, and at later ones: another host, perhaps.
     pub operator_clock: [i8; 2],
     pub promotion: Option<OldPrimary>,
@@ -108,7 +106,6 @@ impl Scenario {
         grants: 2,
         restores: 0,
         advances: 0,
-        clocks: [0; NODES],
         operator_clock: [0; 2],
         promotion: None,
         promoted_serves: false,

@@ -38,7 +38,7 @@ type Way = (usize, Step);
 
 /// Follows every order of steps that the scenario allows, up to so many states.
 pub fn explore(scenario: &Scenario, states_max: usize) -> Seen {
-    let first = State::new(scenario.clocks);
+    let first = State::new();
     let mut known = HashMap::from([(first, 0)]);
     let mut states = vec![first];
     let mut ways: Vec<Option<Way>> = vec![None];

@@ -142,7 +142,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(clocks: [i8; NODES]) -> Self {
+    pub fn new() -> Self {
         let store = Store {
             epoch: 0,
             nonce: 0,
@@ -153,8 +153,8 @@ impl State {
             grants: 0,
             rows: [Row::default(); IDENTITIES],
         };
-        let node = |skew| Node {
-            skew,
+        let node = Node {
+            skew: 0,
             store: 0,
             lease: None,
         };
@@ -162,7 +162,7 @@ impl State {
             now: START,
             stores: [store; 2],
             promoted: false,
-            nodes: clocks.map(node),
+            nodes: [node; NODES],
             orphan: None,
             renewal: None,
             backup: None,
