@@ -14,9 +14,14 @@ mod open;
 mod postgres_beacons;
 pub(crate) mod ranges;
 mod report;
+#[cfg(test)]
+mod schedules;
 mod server;
 mod store;
 mod store_etcd;
+#[cfg(test)]
+#[allow(dead_code, reason = "the conformance suite uses the rest of it")]
+mod store_memory;
 mod store_postgres;
 
 pub(crate) use complaint::Complaint;
