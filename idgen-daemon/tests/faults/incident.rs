@@ -150,16 +150,16 @@ fn every_sync_of_etcd_takes_two_seconds(release: Release) {
 }
 
 macro_rules! incidents {
-    ($($test:ident: $run:ident;)*) => {
+    ($(fn $test:ident = $run:ident;)*) => {
         mod on_etcd_3_4 { use super::*; $(#[test] fn $test() { $run(Release::V3_4); })* }
         mod on_etcd_3_5 { use super::*; $(#[test] fn $test() { $run(Release::V3_5); })* }
     };
 }
 
 incidents! {
-    incident_23_a_lease_revoked_early_goes_to_a_holder_above_the_old_window: a_lease_revoked_early;
-    incident_26_five_leader_moves_do_not_exhaust_the_pool_silently: five_leader_moves;
-    incident_27_members_whose_clocks_differ_by_days_expire_nothing_early: members_with_clocks_of_their_own;
-    incident_28_a_partition_of_two_ttls_stops_the_minting_at_the_deadline: a_partition_of_two_ttls;
-    incident_75_syncs_of_two_seconds_cost_leases_at_most: every_sync_of_etcd_takes_two_seconds;
+    fn incident_23_a_lease_revoked_early_goes_to_a_holder_above_the_old_window = a_lease_revoked_early;
+    fn incident_26_five_leader_moves_do_not_exhaust_the_pool_silently = five_leader_moves;
+    fn incident_27_members_whose_clocks_differ_by_days_expire_nothing_early = members_with_clocks_of_their_own;
+    fn incident_28_a_partition_of_two_ttls_stops_the_minting_at_the_deadline = a_partition_of_two_ttls;
+    fn incident_75_syncs_of_two_seconds_cost_leases_at_most = every_sync_of_etcd_takes_two_seconds;
 }
