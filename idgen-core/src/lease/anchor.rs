@@ -331,6 +331,11 @@ impl Pins {
         Ok(())
     }
 
+    /// The store was found sealed. Whoever opens it from here on vouches for it to those who remember nothing.
+    pub fn note_sealed(&mut self) {
+        self.trusted = true;
+    }
+
     /// A grant or renewal of this identity was committed at `revision`.
     pub fn note_committed(&mut self, identity: Identity, revision: Revision) {
         self.trusted = true;

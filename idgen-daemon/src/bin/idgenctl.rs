@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use idgen_core::lease::Class;
 use idgen_daemon::config::{Config, parse_postgres};
 use idgen_daemon::error::{Error, Result};
+use idgen_daemon::operator::epoch::EpochStatus;
 use idgen_daemon::operator::format::{Formats, When, Wish};
-use idgen_daemon::operator::{clock, format};
-use idgen_daemon::status::{Status, table};
+use idgen_daemon::operator::leases::Leases;
+use idgen_daemon::operator::{clock, epoch, format, leases};
+use idgen_daemon::status::{PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
 use std::io::Write;
@@ -23,7 +26,7 @@ const EXIT_FINDING: u8 = 3;
     name = "idgenctl",
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
-    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease) or refused."
+    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -55,6 +58,12 @@ enum Command {
     /// The format of the ids that the workers of a cell mint.
     #[command(subcommand)]
     Format(FormatCommand),
+    /// The epoch of a cell: whether its lease store is sealed, and how it is opened.
+    #[command(subcommand)]
+    Epoch(EpochCommand),
+    /// Who has which identity, as the lease store of a cell says it.
+    #[command(subcommand)]
+    Leases(LeasesCommand),
 }
 
 #[derive(Subcommand)]
@@ -103,6 +112,57 @@ enum FormatCommand {
     },
 }
 
+#[derive(Subcommand)]
+enum EpochCommand {
+    /// Show the epoch, the identity of the store, whether it is sealed and why, and what an advance would do. Ends
+    /// with 3 when it is sealed.
+    Show {
+        #[command(flatten)]
+        cell: CellArguments,
+    },
+    /// Open a store that was restored, promoted or moved: the cell begins a new epoch in it. Workers mint again at
+    /// once, from the other half of their numbers; shards when all that was lost has run out. Refused while the
+    /// store is not sealed, and twice within the time that the longest window takes.
+    Advance {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The store that is meant, as idgenctl epoch show prints it.
+        #[arg(long, value_name = "ID")]
+        identity: String,
+        /// Why. It is kept with the epoch.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
+#[derive(Subcommand)]
+enum LeasesCommand {
+    /// Show every worker and shard that is not free: state, holder, token, ceiling. Works on a sealed store too, and
+    /// names the holders of another epoch, such as those of an old primary. Asks the store, not the servers.
+    List {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// Of one class only.
+        #[arg(long, value_enum)]
+        class: Option<Kind>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Worker,
+    Shard,
+}
+
+impl From<Kind> for Class {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Worker => Self::Worker,
+            Kind::Shard => Self::Shard,
+        }
+    }
+}
+
 #[derive(Args)]
 struct CellArguments {
     /// Configuration file of an idgend of the cell; of the one with the longest window where they differ.
@@ -132,6 +192,13 @@ fn main() -> ExitCode {
         Command::Format(FormatCommand::Switch { cell, to, region, at }) => {
             switch_format(&cell, &Wish { to, region, when: at })
         }
+        Command::Epoch(EpochCommand::Show { cell }) => show_epoch(&cell),
+        Command::Epoch(EpochCommand::Advance {
+            cell,
+            identity,
+            reason,
+        }) => advance_epoch(&cell, &identity, &reason),
+        Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
     };
     match outcome {
         Ok(code) => code,
@@ -143,15 +210,21 @@ fn main() -> ExitCode {
 }
 
 fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>) -> Result<ExitCode> {
-    let (url, limit) = match (config, postgres) {
-        (Some(path), _) => {
-            let config = Config::load(&path)?;
-            (config.postgres.url, config.postgres.connect_timeout)
-        }
+    let config = config.as_deref().map(Config::load).transpose()?;
+    let (url, limit) = match (&config, postgres) {
+        (Some(config), _) => (config.postgres.url.clone(), config.postgres.connect_timeout),
         (None, Some(url)) => (parse_postgres("--postgres", &url)?, Duration::from_secs(3)),
         (None, None) => return Err(Error::usage("neither --config nor --postgres is given")),
     };
-    let status = wait_for(Status::read(&url, limit))??;
+    let mut status = wait_for(Status::read(&url, limit))??;
+    if let Some(config) = &config {
+        // The server's own state is told whether or not its store is within reach.
+        status.pool = Some(match wait_for(leases::pool(config))? {
+            Ok(Some(pool)) => PoolStatus::Known(pool),
+            Ok(None) => PoolStatus::Unknown("the lease store is new".to_owned()),
+            Err(error) => PoolStatus::Unknown(error.to_string()),
+        });
+    }
     show(output, &status, table)?;
     Ok(if status.is_serving() {
         ExitCode::SUCCESS
@@ -197,6 +270,31 @@ fn switch_format(cell: &CellArguments, wish: &Wish) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
     let formats = wait_for(format::switch(&config, wish))??;
     show(cell.output, &formats, Formats::to_string)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_epoch(cell: &CellArguments) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let status = wait_for(epoch::show(&config))??;
+    show(cell.output, &status, EpochStatus::to_string)?;
+    Ok(if status.is_open() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FINDING)
+    })
+}
+
+fn advance_epoch(cell: &CellArguments, identity: &str, reason: &str) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let status = wait_for(epoch::advance(&config, identity, reason))??;
+    show(cell.output, &status, EpochStatus::to_string)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_leases(cell: &CellArguments, class: Option<Kind>) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let leases = wait_for(leases::list(&config, class.map(Class::from)))??;
+    show(cell.output, &leases, Leases::table)?;
     Ok(ExitCode::SUCCESS)
 }
 

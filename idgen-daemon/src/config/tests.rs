@@ -39,6 +39,34 @@ fn an_empty_file_says_what_is_missing() {
     assert_eq!(refusal(""), "idgend.toml: postgres.url is missing");
 }
 
+/// dotnetcore/CAP#1322 (10 bits of a MAC address), mybatis-plus#1053, #3077, #6177 (addresses that differ, shifted to one
+/// number; a process number that is 1 in every container): nothing about a host is an identity, and nobody can say one.
+#[test]
+fn incident_31_and_32_no_worker_number_is_configured_or_derived() {
+    for key in [
+        "id",
+        "ids",
+        "worker_id",
+        "machine_id",
+        "datacenter_id",
+        "from_mac",
+        "from_ip",
+        "from_pid",
+        "random",
+    ] {
+        let refused = refusal(&format!("{MINIMAL}[workers]\n{key} = 5\n"));
+        assert!(refused.contains(&format!("unknown field `{key}`")), "{refused}");
+    }
+    for name in [
+        "IDGEND_WORKERS__ID",
+        "IDGEND_WORKERS__WORKER_ID",
+        "IDGEND_WORKER_ID",
+    ] {
+        let refused = with_env(name, "5").unwrap_err().to_string();
+        assert!(refused.contains(name), "{refused}");
+    }
+}
+
 #[test]
 fn a_minimal_file_takes_the_defaults() {
     let config = parse(MINIMAL).unwrap();

@@ -1,19 +1,18 @@
 //! `idgenctl format`: shows the format of a cell's worker ids, and switches it at a moment to come.
 
+use super::store::{of_store, open, rfc3339, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::{AnyStore, CellStore, HolderName, StoreError, StoreErrorKind};
+use crate::lease::{AnyStore, CellStore, StoreErrorKind};
 use crate::postgres::{PgError, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::format::register::Widths;
 use idgen_core::format::{CellFormat, Format, FormatPlan, by_name};
-use idgen_core::lease::timing::TTL_MS_MIN;
-use idgen_core::lease::{Class, InstanceId, Timing, plan_switch};
+use idgen_core::lease::{Class, plan_switch};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use uuid::Uuid;
 
 /// A switch is tried again this often when a daemon has renewed its lease meanwhile.
 const TRIES_MAX: u32 = 20;
@@ -63,10 +62,6 @@ impl fmt::Display for Formats {
             }
         }
     }
-}
-
-fn rfc3339(at: UnixMs) -> String {
-    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(at.0)).to_string()
 }
 
 /// When to switch: a moment, or a time after the store's clock.
@@ -134,31 +129,11 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
     };
     let to = CellFormat::new(format, wish.region)
         .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
-    let window_ms = window_ms(config)?;
+    let window_ms = window_ms(config, Class::Worker)?;
     match open(config) {
         AnyStore::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
         AnyStore::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
     }
-}
-
-/// Of this server's workers; of the defaults where it has none.
-fn window_ms(config: &Config) -> Result<u64> {
-    let configured = config.classes.iter().find(|leases| leases.class == Class::Worker);
-    match configured {
-        Some(leases) => Ok(leases.timing.window_ms()),
-        None => Timing::new(Class::Worker.timing(None))
-            .map(|timing| timing.window_ms())
-            .map_err(|error| Error::runtime(error.to_string())),
-    }
-}
-
-/// Nothing is leased through it, so TTL and holder are of no consequence.
-fn open(config: &Config) -> AnyStore {
-    let holder = HolderName {
-        instance: InstanceId(Uuid::new_v4().as_u128()),
-        name: "idgenctl".to_owned(),
-    };
-    AnyStore::new(&config.store, Class::Worker, TTL_MS_MIN, holder)
 }
 
 async fn read(mut store: impl CellStore) -> Result<Formats> {
@@ -206,13 +181,6 @@ async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms
         Error::retry(format!("no switch was made in {TRIES_MAX} tries{why}"))
             .with_hint("look at idgenctl format show before you try again"),
     )
-}
-
-fn of_store(error: StoreError) -> Error {
-    match error.kind {
-        StoreErrorKind::Sealed | StoreErrorKind::Denied => Error::refused(format!("lease store: {error}")),
-        _ => Error::retry(format!("lease store: {error}")),
-    }
 }
 
 const DEFINITION: &str = "

@@ -3,6 +3,7 @@
 mod render;
 
 use crate::error::{Error, Result};
+use crate::operator::leases::Pool;
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use serde::Serialize;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub struct Status {
     pub server: ServerStatus,
     /// Where its ids are unique.
     pub cell: CellStatus,
+    /// The pool of workers, as the lease store says. `None`: no store was asked.
+    pub pool: Option<PoolStatus>,
     /// Its identities.
     pub slots: Vec<SlotStatus>,
 }
@@ -66,6 +69,16 @@ pub struct CellStatus {
     pub id: Option<Uuid>,
     /// Format of worker ids.
     pub worker_format: Option<String>,
+}
+
+/// The pool of workers.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolStatus {
+    /// As the store says.
+    Known(Pool),
+    /// Why it is not known.
+    Unknown(String),
 }
 
 /// One identity.
@@ -157,6 +170,7 @@ impl Status {
                 id: health.try_get(8)?,
                 worker_format: health.try_get(9)?,
             },
+            pool: None,
             slots,
         })
     }

@@ -1,6 +1,6 @@
 //! The status as tables.
 
-use super::{ClockStatus, SlotStatus, Status};
+use super::{ClockStatus, PoolStatus, SlotStatus, Status};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 
@@ -50,7 +50,21 @@ fn server(status: &Status) -> Table {
     );
     line("cell", Cell::new(or_dash(cell.id)));
     line("worker format", Cell::new(or_dash(cell.worker_format.as_ref())));
+    if let Some(status) = &status.pool {
+        line("pool of workers", pool(status));
+    }
     table
+}
+
+fn pool(status: &PoolStatus) -> Cell {
+    match status {
+        PoolStatus::Unknown(why) => Cell::new(format!("unknown: {why}")).fg(Color::Red),
+        PoolStatus::Known(pool) => Cell::new(&pool.text).fg(match pool.pressure {
+            "low" => Color::Green,
+            "warn" => Color::Yellow,
+            _ => Color::Red,
+        }),
+    }
 }
 
 fn slots(slots: &[SlotStatus]) -> Table {
@@ -177,6 +191,7 @@ mod tests {
                 id: None,
                 worker_format: Some("classic".to_owned()),
             },
+            pool: Some(PoolStatus::Unknown("store away".to_owned())),
             slots,
         }
     }
@@ -209,6 +224,7 @@ mod tests {
             "2/91",
             "400.0 s",
             "479000 ms",
+            "unknown: store away",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -20,15 +20,23 @@ mod auth;
 #[cfg(test)]
 mod clock;
 #[cfg(test)]
+mod collision;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;
+#[cfg(test)]
+mod epoch;
+#[cfg(test)]
+mod fencing;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod format;
 #[cfg(test)]
 mod lease;
+#[cfg(test)]
+mod leases_list;
 #[cfg(test)]
 mod order;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Real etcds: one member, or a cluster, of either release that is tested.
 
 use std::fmt;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -277,6 +278,33 @@ impl Etcd {
     /// kill -9; the data stays for the next [`Etcd::run`].
     pub fn kill(&mut self) {
         self.process = None;
+    }
+
+    /// A snapshot of what this member has now.
+    pub fn save(&self, name: &str) -> PathBuf {
+        let file = self.scratch.join(name);
+        self.ctl_ok(&["snapshot", "save", &file.display().to_string()]);
+        file
+    }
+
+    /// Puts a snapshot in the place of its data, as a cluster with this token; it runs then. The default token is
+    /// that of every cluster which was started without one.
+    pub fn restore(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.kill();
+        fs::remove_dir_all(self.data_dir()).expect("remove the data");
+        let mut command = Command::new(self.options.release.program("etcdctl"));
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(snapshot)
+            .args(["--name", &self.name, "--initial-cluster", &self.initial_cluster])
+            .args(["--initial-advertise-peer-urls", &self.peer_url()])
+            .args(["--initial-cluster-token", token.unwrap_or("etcd-cluster")])
+            .arg("--data-dir")
+            .arg(self.data_dir());
+        let restored = answer(command);
+        assert_eq!(restored.code, Some(0), "restore: {}", restored.stderr);
+        self.run();
     }
 
     /// The release's own etcdctl, asking this member.

@@ -1,0 +1,41 @@
+//! What the commands that change a lease store share.
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::lease::{AnyStore, HolderName, StoreError, StoreErrorKind};
+use idgen_core::clock::UnixMs;
+use idgen_core::lease::timing::TTL_MS_MIN;
+use idgen_core::lease::{Class, InstanceId, Timing};
+use std::time::{Duration, UNIX_EPOCH};
+use uuid::Uuid;
+
+/// Nothing is leased through it, so TTL and holder are of no consequence.
+pub(super) fn open(config: &Config) -> AnyStore {
+    let holder = HolderName {
+        instance: InstanceId(Uuid::new_v4().as_u128()),
+        name: "idgenctl".to_owned(),
+    };
+    AnyStore::new(&config.store, Class::Worker, TTL_MS_MIN, holder)
+}
+
+/// Of this server's leases; of the defaults where it has none of the class.
+pub(super) fn window_ms(config: &Config, class: Class) -> Result<u64> {
+    let configured = config.classes.iter().find(|leases| leases.class == class);
+    match configured {
+        Some(leases) => Ok(leases.timing.window_ms()),
+        None => Timing::new(class.timing(None))
+            .map(|timing| timing.window_ms())
+            .map_err(|error| Error::runtime(error.to_string())),
+    }
+}
+
+pub(super) fn of_store(error: StoreError) -> Error {
+    match error.kind {
+        StoreErrorKind::Sealed | StoreErrorKind::Denied => Error::refused(format!("lease store: {error}")),
+        _ => Error::retry(format!("lease store: {error}")),
+    }
+}
+
+pub(super) fn rfc3339(at: UnixMs) -> String {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(at.0)).to_string()
+}
