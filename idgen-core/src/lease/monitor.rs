@@ -197,7 +197,7 @@ impl ClockMonitor {
         let Known { sync, host, peers } = known;
         let stepped = self.steps.observe(reading);
         let apart = peers.apart().filter(|_| self.gate != Gate::Off);
-        let vouched = sync_state(sync, ahead_of_host_ms(reading.wall, host));
+        let vouched = sync_state(sync, reading.wall.ahead_of_ms(host));
         self.peers_accepted &= apart.is_some();
         self.sync_accepted &= !is_good(vouched);
         let state = match (stepped, apart) {
@@ -259,12 +259,6 @@ impl ClockMonitor {
 
 fn is_good(state: ClockState) -> bool {
     matches!(state, ClockState::Good | ClockState::Loose(_))
-}
-
-fn ahead_of_host_ms(server: UnixMs, host: UnixMs) -> i64 {
-    let ahead_ms = i128::from(server.0) - i128::from(host.0);
-    let limited = ahead_ms.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-    i64::try_from(limited).unwrap_or(i64::MAX)
 }
 
 fn sync_state(sync: Option<Sync>, ahead_of_host_ms: i64) -> ClockState {
