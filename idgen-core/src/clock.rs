@@ -42,6 +42,13 @@ impl UnixMs {
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// Milliseconds that this instant is ahead (positive) of another; stops at the ends of the type.
+    #[must_use]
+    pub fn ahead_of_ms(self, other: Self) -> i64 {
+        let apart_ms = i64::try_from(self.0.abs_diff(other.0)).unwrap_or(i64::MAX);
+        if self < other { -apart_ms } else { apart_ms }
+    }
 }
 
 impl BootMs {
@@ -259,6 +266,10 @@ mod tests {
     fn nothing_wraps_at_the_ends() {
         assert_eq!(UnixMs(u64::MAX).saturating_add(1), UnixMs(u64::MAX));
         assert_eq!(UnixMs(0).saturating_sub(1), UnixMs(0));
+        assert_eq!(UnixMs(3).ahead_of_ms(UnixMs(5)), -2);
+        assert_eq!(UnixMs(5).ahead_of_ms(UnixMs(3)), 2);
+        assert_eq!(UnixMs(u64::MAX).ahead_of_ms(UnixMs(0)), i64::MAX);
+        assert_eq!(UnixMs(0).ahead_of_ms(UnixMs(u64::MAX)), -i64::MAX);
         assert_eq!(UnixMs(1).since(UnixMs(2)), 0);
         assert_eq!(BootMs(u64::MAX).saturating_add(1), BootMs(u64::MAX));
         assert_eq!(BootMs(0).saturating_sub(1), BootMs(0));

@@ -145,3 +145,30 @@ SELECT trim(pg_read_file('pg_idgen_cell'), E'\n') AS cell;
 SELECT idgen.claim_server('worker') AS mine, idgen.claim_server('worker') AS still_mine;
 \c -
 DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server('worker'); PERFORM pg_sleep(0.01); END LOOP; END $$;
+
+-- Anchors: how far the lease store has come. Whole, of this server's cell, and never back.
+CREATE FUNCTION pg_temp.anchor(cell uuid, store text, epoch bigint, nonce integer, revision bigint)
+RETURNS text LANGUAGE sql AS $$
+    SELECT body || ' ' || left(encode(sha256(body::bytea), 'hex'), 16)
+      FROM concat_ws(' ', 'anchor1', replace(cell::text, '-', ''), store, epoch, lpad(nonce::text, 32, '0'), 0, revision, '- -') AS body
+$$;
+CREATE FUNCTION pg_temp.store(store text, epoch bigint, nonce integer, revision bigint)
+RETURNS boolean LANGUAGE sql AS $$
+    SELECT idgen.store_anchor(boot_id, 'worker', pg_temp.anchor(cell_id, store, epoch, nonce, revision)) FROM idgen.server_clock()
+$$;
+SELECT pg_temp.store('etcd/1', 3, 1, 10) AS stored, pg_temp.store('etcd/1', 3, 1, 10) AS again, pg_temp.store('etcd/1', 3, 1, 11) AS later;
+SELECT a.kind, a.anchor = pg_temp.anchor(c.cell_id, 'etcd/1', 3, 1, 11) AS as_stored FROM idgen.anchors() a, idgen.server_clock() c WHERE a.kind = 'worker';
+SELECT pg_temp.store('etcd/1', 3, 1, 10);
+SELECT pg_temp.store('etcd/1', 3, 2, 12);
+SELECT pg_temp.store('etcd/2', 3, 1, 12);
+SELECT pg_temp.store('etcd/1', 2, 1, 12);
+SELECT pg_temp.store('etcd/2', 4, 2, 1) AS next_epoch;
+SELECT idgen.store_anchor(boot_id, 'worker', left(pg_temp.anchor(cell_id, 'etcd/2', 4, 2, 2), -1)) FROM idgen.server_clock();
+SELECT idgen.store_anchor(boot_id, 'worker', pg_temp.anchor('00000000-0000-4000-8000-00000000dead', 'etcd/2', 4, 2, 2)) FROM idgen.server_clock();
+SELECT idgen.store_anchor('00000000-0000-4000-8000-00000000dead', 'worker', pg_temp.anchor(cell_id, 'etcd/2', 4, 2, 2)) FROM idgen.server_clock();
+
+-- Rows of the embedded store stay, also for its owner.
+DELETE FROM idgen.lease;
+DELETE FROM idgen.cell;
+TRUNCATE idgen.lease;
+TRUNCATE idgen.cell;

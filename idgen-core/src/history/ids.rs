@@ -14,7 +14,7 @@ pub fn no_id_twice(history: &History) -> Verdict {
         let mut pieces: Vec<Piece> = history.pieces.clone();
         pieces.retain(|piece| history.statement(*piece).class == class);
         pieces.sort_unstable_by_key(|piece| piece.start);
-        verdict.checked += pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>();
+        verdict.keep(pieces.iter().map(|piece| u64::from(piece.len)).sum());
         let mut highest: Option<Piece> = None;
         for piece in pieces {
             match highest.filter(|before| before.last() >= piece.start) {

@@ -15,17 +15,18 @@
 //! What is absent: files, clocks, servers. The chaos runner records and reads (`idgen-daemon/tests/soak`).
 
 pub mod alive;
-pub mod grants;
-pub mod ids;
-pub mod record;
+mod grants;
+mod ids;
+mod record;
 #[cfg(test)]
 mod tests;
-pub mod trail;
+mod trail;
 mod verdict;
-pub mod windows;
+mod windows;
 
 pub use record::{
-    Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, RowState, Run, Statement, Times,
+    Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, Piece, RowState, Run,
+    Statement, Times,
 };
 pub use verdict::{Invariant, Verdict, Violation};
 

@@ -203,13 +203,13 @@ impl<'a> Holders<'a> {
         }
         match step {
             Step::Granted | Step::Renewed => drop(self.renewed.insert(key, changed.commit)),
-            Step::Released => verdict.judge(None::<fn() -> String>),
+            Step::Released => verdict.keep(1),
             Step::Removed => {
                 let expires = self.renewed.get(&key).map(|commit| commit.after.plus_ms(ttl_ms));
                 let early_ms = expires.map_or(0, |expires| expires.since_ms(changed.commit.seen));
                 match changed.before.and_then(|row| row.holder).filter(|_| early_ms > 0) {
                     Some(held) => drop(self.early.insert(key, (held, early_ms))),
-                    None => verdict.judge(None::<fn() -> String>),
+                    None => verdict.keep(1),
                 }
             }
             Step::Other => {}

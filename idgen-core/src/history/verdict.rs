@@ -116,6 +116,11 @@ impl Verdict {
         }
     }
 
+    /// So many more were looked at, and nothing is wrong with them.
+    pub fn keep(&mut self, count: u64) {
+        self.checked += count;
+    }
+
     /// One more was looked at; `broken` says what is wrong with it.
     pub fn judge(&mut self, broken: Option<impl FnOnce() -> String>) {
         self.checked += 1;

@@ -56,7 +56,7 @@ pub fn inside_a_committed_window(history: &History, grants: &Grants, minted: &Mi
             None if grant.is_some() => Some("no window of its memory"),
             None => Some("no grant to its memory"),
         };
-        verdict.checked += u64::from(piece.len) - 1;
+        verdict.keep(u64::from(piece.len) - 1);
         verdict.judge(broken.map(|why| {
             move || {
                 format!(

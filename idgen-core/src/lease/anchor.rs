@@ -146,25 +146,7 @@ impl Anchor {
         if cell.cell_id != self.cell_id {
             return Err(Departure::AnotherCell);
         }
-        if cell.epoch > self.epoch {
-            return Ok(());
-        }
-        let (was, is) = (self.epoch, cell.epoch);
-        if is < was {
-            return Err(Departure::OlderEpoch { was, is });
-        }
-        if cell.epoch_nonce != self.nonce {
-            return Err(Departure::AnotherHistory { epoch: is });
-        }
-        if cell.identity != self.store {
-            let (was, is) = (self.store.clone(), cell.identity.clone());
-            return Err(Departure::AnotherStore { was, is });
-        }
-        if revision < self.revision {
-            let (was, is) = (self.revision, revision);
-            return Err(Departure::RevisionFell { was, is });
-        }
-        Ok(())
+        self.may_become(&Self::of(cell, revision))
     }
 
     /// The same, and its witness testifies.
@@ -184,25 +166,27 @@ impl Anchor {
         Ok(())
     }
 
-    /// May `later` take the place of this on disk? Never backwards.
+    /// May `later`, of the same cell, take the place of this on disk? Never backwards.
     pub fn may_become(&self, later: &Self) -> Result<(), Departure> {
-        if later.epoch == self.epoch && later.nonce == self.nonce && later.store != self.store {
+        if later.epoch > self.epoch {
+            return Ok(());
+        }
+        let (was, is) = (self.epoch, later.epoch);
+        if is < was {
+            return Err(Departure::OlderEpoch { was, is });
+        }
+        if later.nonce != self.nonce {
+            return Err(Departure::AnotherHistory { epoch: is });
+        }
+        if later.store != self.store {
             let (was, is) = (self.store.clone(), later.store.clone());
             return Err(Departure::AnotherStore { was, is });
         }
-        let (was, is) = (self.epoch, later.epoch);
-        match is.cmp(&was) {
-            core::cmp::Ordering::Greater => Ok(()),
-            core::cmp::Ordering::Less => Err(Departure::OlderEpoch { was, is }),
-            core::cmp::Ordering::Equal if later.nonce != self.nonce => {
-                Err(Departure::AnotherHistory { epoch: is })
-            }
-            core::cmp::Ordering::Equal if later.revision < self.revision => Err(Departure::RevisionFell {
-                was: self.revision,
-                is: later.revision,
-            }),
-            core::cmp::Ordering::Equal => Ok(()),
+        if later.revision < self.revision {
+            let (was, is) = (self.revision, later.revision);
+            return Err(Departure::RevisionFell { was, is });
         }
+        Ok(())
     }
 }
 
@@ -345,6 +329,11 @@ impl Pins {
             ..Anchor::of(cell, snapshot.revision)
         });
         Ok(())
+    }
+
+    /// The store was found sealed. Whoever opens it from here on vouches for it to those who remember nothing.
+    pub fn note_sealed(&mut self) {
+        self.trusted = true;
     }
 
     /// A grant or renewal of this identity was committed at `revision`.

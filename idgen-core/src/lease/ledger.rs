@@ -227,8 +227,8 @@ pub enum Standing {
 }
 
 /// Looks a held lease up. One that has expired by the store's clock is still ours: whoever takes it changes the row.
-/// (The store's clock may have been set; the deadline, by the holder's own, decides.) All identities of a lease change together, so rows of differing revision
-/// cannot be the work of this daemon alone: that counts as lost.
+/// (The store's clock may have been set; the deadline, by the holder's own, decides.) All identities of a lease change
+/// together, so rows of differing revision cannot be the work of this daemon alone: that counts as lost.
 #[must_use]
 pub fn settle_renewal(
     snapshot: &Snapshot,

@@ -18,7 +18,7 @@ pub const PAGE_PERCENT: usize = 95;
 
 /// Of one identity of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Availability {
     /// Somebody has it.
     Held,
     /// Nobody has, but it was granted up to a time that has not come yet.
@@ -27,7 +27,7 @@ pub(super) enum Standing {
     Free,
 }
 
-impl Standing {
+impl Availability {
     pub(super) fn of(candidate: &Candidate<'_>, wall: UnixMs) -> Self {
         let holder = candidate.row.and_then(|row| row.holder.as_ref());
         if holder.is_some_and(|holder| !holder.expired) {
@@ -85,10 +85,10 @@ impl Occupancy {
             cooling: 0,
         };
         for identity in half.map(Identity) {
-            match Standing::of(&Candidate::new(snapshot, memory, identity), wall) {
-                Standing::Held => occupancy.held += 1,
-                Standing::Cooling => occupancy.cooling += 1,
-                Standing::Free => {}
+            match Availability::of(&Candidate::new(snapshot, memory, identity), wall) {
+                Availability::Held => occupancy.held += 1,
+                Availability::Cooling => occupancy.cooling += 1,
+                Availability::Free => {}
             }
         }
         occupancy
@@ -172,18 +172,18 @@ impl Exhausted {
         for identity in half(snapshot.cell.epoch).map(Identity) {
             let candidate = Candidate::new(snapshot, memory, identity);
             let until = candidate.high_water.unwrap_or_default();
-            match Standing::of(&candidate, wall) {
-                Standing::Held => {
+            match Availability::of(&candidate, wall) {
+                Availability::Held => {
                     let holder = candidate.row.and_then(|row| row.holder.as_ref());
                     let name = holder.map_or("", |holder| holder.name.as_str());
                     let share = shares.entry(name).or_default();
                     *share = (share.0 + 1, share.1.max(until));
                 }
-                Standing::Cooling => {
+                Availability::Cooling => {
                     let cooled = until.saturating_add(1);
                     first_cooled = Some(first_cooled.map_or(cooled, |first| first.min(cooled)));
                 }
-                Standing::Free => {}
+                Availability::Free => {}
             }
         }
         let share = |(name, (count, until)): (&str, (usize, UnixMs))| Share {

@@ -12,7 +12,7 @@
 use super::class::Class;
 use super::ledger::{GrantPlan, PlannedGrant, Row, Snapshot};
 use super::listed::{self, NotFree};
-use super::occupancy::{Exhausted, Occupancy, Standing};
+use super::occupancy::{Availability, Exhausted, Occupancy};
 use super::timing::Timing;
 use super::token::{BootId, Epoch, Identity, InstanceId, Mark, Token};
 use super::window::{FloorAhead, Leased, Window};
@@ -246,7 +246,7 @@ fn pick<'a>(
     let mut free = Vec::new();
     for identity in half(snapshot.cell.epoch).map(Identity) {
         let candidate = Candidate::new(snapshot, memory, identity);
-        if Standing::of(&candidate, asked.wall) == Standing::Free {
+        if Availability::of(&candidate, asked.wall) == Availability::Free {
             free.push(candidate);
         }
     }

@@ -81,16 +81,12 @@ impl StepGuard {
             self.accepted = Some(reading);
             return ClockVerdict::Good;
         };
-        let boot_ms = i128::from(reading.boot.since(base.boot));
-        let wall_ms = i128::from(reading.wall.0) - i128::from(base.wall.0);
-        let by_ms = wall_ms - boot_ms;
-        if by_ms.unsigned_abs() > u128::from(STEP_MS_MAX) {
-            let by_ms = by_ms.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-            return ClockVerdict::Stepped {
-                by_ms: i64::try_from(by_ms).unwrap_or(i64::MAX),
-            };
+        let elapsed_ms = reading.boot.since(base.boot);
+        let by_ms = reading.wall.ahead_of_ms(base.wall.saturating_add(elapsed_ms));
+        if by_ms.unsigned_abs() > STEP_MS_MAX {
+            return ClockVerdict::Stepped { by_ms };
         }
-        if reading.boot.since(base.boot) >= REBASE_MS {
+        if elapsed_ms >= REBASE_MS {
             self.accepted = Some(reading);
         }
         ClockVerdict::Good

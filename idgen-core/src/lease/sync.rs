@@ -39,9 +39,7 @@ impl KernelClock {
             && self.error_us_max <= SYNC_ERROR_US_MAX
             && self.wall.0.abs_diff(wall.0) <= SAME_CLOCK_MS_MAX
     }
-}
 
-impl KernelClock {
     /// As the gate takes it. The kernel does not say which way its clock is off.
     #[must_use]
     pub fn sync(self) -> Sync {

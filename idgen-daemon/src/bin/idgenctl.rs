@@ -5,9 +5,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use idgen_core::lease::Class;
 use idgen_daemon::config::{Config, parse_postgres};
 use idgen_daemon::error::{Error, Result};
+use idgen_daemon::operator::epoch::EpochStatus;
 use idgen_daemon::operator::format::{Formats, When, Wish};
 use idgen_daemon::operator::leases::Leases;
-use idgen_daemon::operator::{clock, format, leases};
+use idgen_daemon::operator::{clock, epoch, format, leases};
 use idgen_daemon::status::{PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
@@ -25,7 +26,7 @@ const EXIT_FINDING: u8 = 3;
     name = "idgenctl",
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
-    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease) or refused."
+    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -57,6 +58,9 @@ enum Command {
     /// The format of the ids that the workers of a cell mint.
     #[command(subcommand)]
     Format(FormatCommand),
+    /// The epoch of a cell: whether its lease store is sealed, and how it is opened.
+    #[command(subcommand)]
+    Epoch(EpochCommand),
     /// Who has which identity, as the lease store of a cell says it.
     #[command(subcommand)]
     Leases(LeasesCommand),
@@ -64,9 +68,9 @@ enum Command {
 
 #[derive(Subcommand)]
 enum ClockCommand {
-    /// Say that the server's wall clock, which was set, is right as it is now: idgend takes new leases and raises
-    /// ceilings by it again. May be repeated; does nothing when the clock is believed already. The idgend must run
-    /// on this host and serve HTTP.
+    /// Say that the server's wall clock is right as it is now, although it was set, is not synchronised or is apart
+    /// from the peers': idgend takes new leases and raises ceilings by it again, until that is over. May be repeated;
+    /// does nothing when the clock is believed already. The idgend must run on this host and serve HTTP.
     Accept {
         /// Configuration file of the idgend.
         #[arg(
@@ -105,6 +109,29 @@ enum FormatCommand {
         /// that was or is being granted.
         #[arg(long, value_name = "WHEN", default_value = "+15m")]
         at: When,
+    },
+}
+
+#[derive(Subcommand)]
+enum EpochCommand {
+    /// Show the epoch, the identity of the store, whether it is sealed and why, and what an advance would do. Ends
+    /// with 3 when it is sealed.
+    Show {
+        #[command(flatten)]
+        cell: CellArguments,
+    },
+    /// Open a store that was restored, promoted or moved: the cell begins a new epoch in it. Workers mint again at
+    /// once, from the other half of their numbers; shards when all that was lost has run out. Refused while the
+    /// store is not sealed, and twice within the time that the longest window takes.
+    Advance {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The store that is meant, as idgenctl epoch show prints it.
+        #[arg(long, value_name = "ID")]
+        identity: String,
+        /// Why. It is kept with the epoch.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
     },
 }
 
@@ -165,6 +192,12 @@ fn main() -> ExitCode {
         Command::Format(FormatCommand::Switch { cell, to, region, at }) => {
             switch_format(&cell, &Wish { to, region, when: at })
         }
+        Command::Epoch(EpochCommand::Show { cell }) => show_epoch(&cell),
+        Command::Epoch(EpochCommand::Advance {
+            cell,
+            identity,
+            reason,
+        }) => advance_epoch(&cell, &identity, &reason),
         Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
     };
     match outcome {
@@ -237,6 +270,24 @@ fn switch_format(cell: &CellArguments, wish: &Wish) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
     let formats = wait_for(format::switch(&config, wish))??;
     show(cell.output, &formats, Formats::to_string)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_epoch(cell: &CellArguments) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let status = wait_for(epoch::show(&config))??;
+    show(cell.output, &status, EpochStatus::to_string)?;
+    Ok(if status.is_open() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FINDING)
+    })
+}
+
+fn advance_epoch(cell: &CellArguments, identity: &str, reason: &str) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let status = wait_for(epoch::advance(&config, identity, reason))??;
+    show(cell.output, &status, EpochStatus::to_string)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,22 +2,23 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use idgen_core::lease::{Class, InstanceId};
+use idgen_core::lease::{Class, Gate, InstanceId};
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, ClockInputs, HolderName, Keeper, KeeperConfig, Report, SyncSeen,
-    accept_channel, ask_for_ever,
+    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, Report, Shown,
+    accept_channel, ask_for_ever, listen,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -118,10 +119,32 @@ async fn supervise(config: Config) -> Result<()> {
     let listener = config.http_listen.map(http::bind).transpose()?;
     let (sync, asking) = ask_for_ever(&config.clock, stop.clone()).await;
     supervisor.spawn_essential("time source", asking);
+    let (shown, heard) = (Shown::default(), Heard::new(Instant::now()));
+    if config.clock.gate != Gate::Off {
+        let listening = listen(
+            config.store.clone(),
+            holder.instance,
+            shown.clone(),
+            heard.clone(),
+            stop.clone(),
+        );
+        supervisor.spawn_essential("clocks of peers", async {
+            listening.await;
+            Ok(())
+        });
+    }
     let (mut reports, mut clocks) = (Vec::new(), Vec::new());
     for class in &config.classes {
         let (accept, accepts) = accept_channel();
-        let clock = clock_of(class, &config, &sync);
+        let clock = ClockInputs {
+            gate: config.clock.gate,
+            accept_synchronised: config.clock.accept_synchronised,
+            sync: sync.clone(),
+            shown: shown.clone(),
+            heard: heard.clone(),
+            // One of them tells the server, so that it hears one voice.
+            tells_server: reports.is_empty(),
+        };
         let reported = spawn_keeper(
             &mut supervisor,
             &config,
@@ -145,27 +168,20 @@ async fn supervise(config: Config) -> Result<()> {
             metrics,
             clocks,
         };
-        supervisor.spawn_restarted("http", move |stop| {
-            let (listener, pages) = (listener.try_clone(), pages.clone());
-            async move {
-                let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
-                http::serve(listener, pages, stop).await
-            }
-        });
+        spawn_http(&mut supervisor, listener, pages);
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
 }
 
-/// What the keeper of a class judges the clock by. One of them tells the server, so that it hears one voice.
-fn clock_of(leases: &ClassConfig, config: &Config, sync: &SyncSeen) -> ClockInputs {
-    let first = config.classes.first().map(|first| first.class);
-    ClockInputs {
-        gate: config.clock.gate,
-        accept_synchronised: config.clock.accept_synchronised,
-        sync: sync.clone(),
-        tells_server: first == Some(leases.class),
-    }
+fn spawn_http(supervisor: &mut Supervisor, listener: TcpListener, pages: Pages) {
+    supervisor.spawn_restarted("http", move |stop| {
+        let (listener, pages) = (listener.try_clone(), pages.clone());
+        async move {
+            let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
+            http::serve(listener, pages, stop).await
+        }
+    });
 }
 
 /// Starts the keeper of one class; returns what it reports.
@@ -196,7 +212,8 @@ fn spawn_keeper(
     let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
-    match AnyStore::new(&config.store, class, ttl_ms, holder) {
+    let shown = keeper.clock.shown.clone();
+    match AnyStore::new(&config.store, class, ttl_ms, holder).showing(shown) {
         AnyStore::Postgres(store) => {
             let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));

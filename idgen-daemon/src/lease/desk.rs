@@ -225,6 +225,7 @@ impl<S: LeaseStore> Clerk<S> {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 if error.kind == StoreErrorKind::Sealed {
+                    self.pins.note_sealed();
                     self.tell_epoch(&error.message).await;
                 }
                 return Err(error);
@@ -269,7 +270,7 @@ impl<S: LeaseStore> Clerk<S> {
     async fn tell_epoch(&mut self, reason: &str) {
         let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
         if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
-            self.seal(cell_id, reason).await;
+            self.seal(cell_id, reason.trim_start_matches("sealed: ")).await;
         }
     }
 

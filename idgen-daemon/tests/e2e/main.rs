@@ -19,6 +19,7 @@ mod kit;
 mod auth;
 #[cfg(test)]
 mod clock;
+mod clock_gate;
 #[cfg(test)]
 mod collision;
 #[cfg(test)]
@@ -26,11 +27,15 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod epoch;
+#[cfg(test)]
 mod fencing;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod format;
+#[cfg(test)]
+mod full;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]

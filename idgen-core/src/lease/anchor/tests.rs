@@ -168,6 +168,17 @@ fn a_commit_is_remembered_with_its_row() {
     assert!(pins.judge(&look(13, vec![row(3, 11, true)]), &[]).is_err());
 }
 
+#[test]
+fn who_has_seen_the_seal_may_go_by_whoever_opens_it() {
+    let now = reading(1_000_000, 5_000);
+    let opened = advanced(10);
+    let mut pins = Pins::default();
+    pins.judge(&opened, &[]).unwrap();
+    assert!(pins.vouched(&opened, BOOT, now, WINDOW_MS).is_err());
+    pins.note_sealed();
+    assert_eq!(pins.vouched(&opened, BOOT, now, WINDOW_MS), Ok(()));
+}
+
 fn reading(wall: u64, boot: u64) -> ClockReading {
     ClockReading {
         wall: UnixMs(wall),

@@ -1,6 +1,7 @@
 //! Real etcds: one member, or a cluster, of either release that is tested.
 
 use std::fmt;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,8 @@ use super::{CertDir, PATIENCE, Scratch, eventually, eventually_true, http};
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../build/etcd-3.5/usr/bin");
 /// No answer of a healthy member takes longer; a stopped one never answers.
 const CTL_TIMEOUT: &str = "2s";
+/// A snapshot takes as long as the machine is busy.
+const SAVE_TIMEOUT: &str = "30s";
 
 const DAY_S: usize = 86_400;
 
@@ -279,6 +282,44 @@ impl Etcd {
         self.process = None;
     }
 
+    /// A snapshot of what this member has now.
+    pub fn save(&self, name: &str) -> PathBuf {
+        let file = self.scratch.join(name);
+        self.ctl_ok(&[
+            "snapshot",
+            "save",
+            &file.display().to_string(),
+            "--command-timeout",
+            SAVE_TIMEOUT,
+        ]);
+        file
+    }
+
+    /// Puts a snapshot in the place of its data, as a cluster with this token; it runs then. The default token is
+    /// that of every cluster which was started without one.
+    pub fn restore(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.put_back(snapshot, token);
+        self.run();
+    }
+
+    /// The same without running it: a member of three is not healthy before a second one runs.
+    fn put_back(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.kill();
+        fs::remove_dir_all(self.data_dir()).expect("remove the data");
+        let mut command = Command::new(self.options.release.program("etcdctl"));
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(snapshot)
+            .args(["--name", &self.name, "--initial-cluster", &self.initial_cluster])
+            .args(["--initial-advertise-peer-urls", &self.peer_url()])
+            .args(["--initial-cluster-token", token.unwrap_or("etcd-cluster")])
+            .arg("--data-dir")
+            .arg(self.data_dir());
+        let restored = answer(command);
+        assert_eq!(restored.code, Some(0), "restore: {}", restored.stderr);
+    }
+
     /// The release's own etcdctl, asking this member.
     pub fn ctl(&self, args: &[&str]) -> Answer {
         let mut command = Command::new(self.options.release.program("etcdctl"));
@@ -384,6 +425,15 @@ impl EtcdCluster {
 
     pub fn kill_all(&mut self) {
         self.members.iter_mut().for_each(Etcd::kill);
+    }
+
+    /// Every member from the same snapshot, as one cluster with this token; see [`Etcd::restore`].
+    pub fn restore(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.kill_all();
+        for member in &mut self.members {
+            member.put_back(snapshot, token);
+        }
+        self.run_all();
     }
 
     pub fn run_all(&mut self) {

@@ -1,0 +1,448 @@
+//! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
+
+use super::store::{of_store, open, rfc3339, window_ms};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::lease::{AnyStore, CellStore, StoreErrorKind};
+use crate::postgres::{Session, describe, read_anchors};
+use idgen_core::lease::ledger::Row;
+use idgen_core::lease::pool::half;
+use idgen_core::lease::{
+    AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey, plan_advance,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use uuid::Uuid;
+
+/// The epoch of a cell, and what an advance would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EpochStatus {
+    /// The cell.
+    pub cell_id: Uuid,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Random name of that.
+    pub nonce: Uuid,
+    /// When it began, in RFC 3339.
+    pub since: String,
+    /// The workers that are leased in it.
+    pub workers: String,
+    /// The store that the cell names.
+    pub identity_in_cell: String,
+    /// The store that was asked: what `--identity` has to say.
+    pub identity: String,
+    /// Why nothing is granted or renewed; none: the store is open.
+    pub sealed: Option<String>,
+    /// Who holds identities: an epoch other than the cell's is another side, which lasts until its leases run out.
+    pub held: Vec<Side>,
+    /// Every advance, oldest first.
+    pub history: Vec<Change>,
+    /// What `idgenctl epoch advance` would do now.
+    pub advance: Advance,
+}
+
+/// The holders of one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// The epoch of their tokens.
+    pub epoch: u64,
+    /// How many identities they hold.
+    pub identities: usize,
+    /// Their names.
+    pub holders: Vec<String>,
+}
+
+/// An advance that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The epoch that began.
+    pub epoch: u64,
+    /// When, in RFC 3339.
+    pub at: String,
+    /// The store that it was made in.
+    pub identity: String,
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What an advance does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Advance {
+    /// The new epoch.
+    pub to: Option<u64>,
+    /// The workers that it leases.
+    pub workers: Option<String>,
+    /// From when on shards are leased, in RFC 3339.
+    pub shards_from: Option<String>,
+    /// Why it would be refused now.
+    pub refused: Option<String>,
+}
+
+impl EpochStatus {
+    /// Is anything granted and renewed?
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.sealed.is_none()
+    }
+
+    fn of(survey: &Survey, anchors: &[Anchor], windows: Windows) -> Self {
+        let cell = &survey.cell;
+        let wish = wish_for(survey.here.clone(), windows, String::new(), String::new());
+        let advance = match plan_advance(survey, anchors, wish) {
+            Ok(plan) => Advance {
+                to: Some(plan.to.0),
+                workers: Some(workers_of(plan.to)),
+                shards_from: Some(rfc3339(plan.shard_min_floor)),
+                refused: None,
+            },
+            Err(refused) => Advance {
+                to: None,
+                workers: None,
+                shards_from: None,
+                refused: Some(refused.to_string()),
+            },
+        };
+        Self {
+            cell_id: Uuid::from_u128(cell.cell_id.0),
+            epoch: cell.epoch.0,
+            nonce: Uuid::from_u128(cell.epoch_nonce.0),
+            since: rfc3339(cell.epoch_since),
+            workers: workers_of(cell.epoch),
+            identity_in_cell: cell.identity.to_string(),
+            identity: survey.here.to_string(),
+            sealed: survey.sealed_because(anchors),
+            held: sides(survey),
+            history: survey
+                .history
+                .iter()
+                .map(|change| Change {
+                    epoch: change.epoch.0,
+                    at: rfc3339(change.at),
+                    identity: change.identity.to_string(),
+                    by: change.by.clone(),
+                    reason: change.reason.clone(),
+                })
+                .collect(),
+            advance,
+        }
+    }
+}
+
+fn workers_of(epoch: Epoch) -> String {
+    let half = half(epoch);
+    format!("{} to {}", half.start, half.end - 1)
+}
+
+fn sides(survey: &Survey) -> Vec<Side> {
+    let mut sides: BTreeMap<u64, Vec<&Row>> = BTreeMap::new();
+    for row in survey.workers.iter().chain(&survey.shards) {
+        if let Some(holder) = row.holder.as_ref().filter(|holder| !holder.expired) {
+            sides.entry(holder.token.epoch.0).or_default().push(row);
+        }
+    }
+    let names = |rows: &[&Row]| {
+        let mut names: Vec<String> = rows
+            .iter()
+            .filter_map(|row| row.holder.as_ref().map(|holder| holder.name.clone()))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    sides
+        .into_iter()
+        .map(|(epoch, rows)| Side {
+            epoch,
+            identities: rows.len(),
+            holders: names(&rows),
+        })
+        .collect()
+}
+
+impl fmt::Display for EpochStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "cell      {}", self.cell_id)?;
+        writeln!(
+            f,
+            "epoch     {} since {}, name {}",
+            self.epoch, self.since, self.nonce
+        )?;
+        writeln!(f, "workers   {}", self.workers)?;
+        writeln!(f, "store     {}", self.identity)?;
+        if self.identity_in_cell != self.identity {
+            writeln!(f, "          the cell belongs to {}", self.identity_in_cell)?;
+        }
+        for side in &self.held {
+            let holders = side.holders.join(", ");
+            writeln!(
+                f,
+                "held      {} identities of epoch {} by {holders}",
+                side.identities, side.epoch
+            )?;
+        }
+        for change in &self.history {
+            writeln!(
+                f,
+                "history   epoch {} at {} in {} by {}: {}",
+                change.epoch, change.at, change.identity, change.by, change.reason
+            )?;
+        }
+        match &self.sealed {
+            None => return f.write_str("state     open"),
+            Some(reason) => writeln!(f, "state     sealed: {reason}")?,
+        }
+        let advance = &self.advance;
+        match (
+            &advance.refused,
+            advance.to,
+            &advance.workers,
+            &advance.shards_from,
+        ) {
+            (None, Some(to), Some(workers), Some(shards_from)) => write!(
+                f,
+                "advance   to epoch {to}: workers {workers} at once, shards from {shards_from} on\n\
+                 \x20         idgenctl epoch advance --identity {} --reason TEXT",
+                self.identity
+            ),
+            (refused, ..) => write!(f, "advance   refused: {}", refused.as_deref().unwrap_or("-")),
+        }
+    }
+}
+
+/// The longest windows of the cell.
+#[derive(Clone, Copy)]
+struct Windows {
+    worker_ms: u64,
+    shard_ms: u64,
+}
+
+impl Windows {
+    fn of(config: &Config) -> Result<Self> {
+        Ok(Self {
+            worker_ms: window_ms(config, Class::Worker)?,
+            shard_ms: window_ms(config, Class::Shard)?,
+        })
+    }
+}
+
+fn wish_for(identity: StoreIdentity, windows: Windows, reason: String, by: String) -> AdvanceWish {
+    AdvanceWish {
+        identity,
+        reason,
+        by,
+        nonce: EpochNonce(Uuid::new_v4().as_u128()),
+        worker_window_ms: windows.worker_ms,
+        shard_window_ms: windows.shard_ms,
+    }
+}
+
+/// The epoch of the cell as its store has it.
+pub async fn show(config: &Config) -> Result<EpochStatus> {
+    match open(config) {
+        AnyStore::Postgres(store) => show_in(*store, config).await,
+        AnyStore::Etcd(store) => show_in(*store, config).await,
+    }
+}
+
+/// Advances the epoch of the store that has this identity; returns what it is then.
+pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<EpochStatus> {
+    let identity = StoreIdentity::new(identity).ok_or_else(|| {
+        Error::usage(format!("\"{identity}\" is no identity of a store"))
+            .with_hint("idgenctl epoch show prints it")
+    })?;
+    if reason.trim().is_empty() {
+        return Err(Error::usage("the reason is empty; it is kept with the epoch"));
+    }
+    match open(config) {
+        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason).await,
+        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason).await,
+    }
+}
+
+async fn show_in(mut store: impl CellStore, config: &Config) -> Result<EpochStatus> {
+    let survey = survey(&mut store).await?;
+    let anchors = anchors_of(config).await?;
+    Ok(EpochStatus::of(&survey, &anchors, Windows::of(config)?))
+}
+
+async fn survey(store: &mut impl CellStore) -> Result<Survey> {
+    let survey = store.survey().await.map_err(of_store)?;
+    survey.ok_or_else(|| {
+        Error::refused("the lease store is new: it has no cell yet").with_hint("the first idgend makes it")
+    })
+}
+
+/// What the server of this configuration remembers. It may know of a later epoch than the store, so nothing is done
+/// without it.
+async fn anchors_of(config: &Config) -> Result<Vec<Anchor>> {
+    let (url, limit) = (&config.postgres.url, config.postgres.connect_timeout);
+    let session = Session::open(url, "idgenctl", limit, limit)
+        .await
+        .map_err(|error| {
+            let error = Error::runtime(format!("read the anchors of {}: {error}", describe(url)));
+            error.with_hint("use the configuration of a server of the cell that runs")
+        })?;
+    read_anchors(&session, None).await
+}
+
+async fn advance_in(
+    mut store: impl CellStore,
+    config: &Config,
+    identity: StoreIdentity,
+    reason: &str,
+) -> Result<EpochStatus> {
+    let windows = Windows::of(config)?;
+    let before = survey(&mut store).await?;
+    let anchors = anchors_of(config).await?;
+    let wish = wish_for(identity, windows, reason.to_owned(), operator(config));
+    let nonce = wish.nonce;
+    let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
+    let advanced = store.advance(&plan).await;
+    // An answer may have got lost; the name of the epoch tells.
+    let after = survey(&mut store).await?;
+    if after.cell.epoch_nonce == nonce {
+        return Ok(EpochStatus::of(&after, &anchors, windows));
+    }
+    match advanced {
+        Err(error) if error.kind != StoreErrorKind::Conflict => Err(of_store(error)),
+        _ => Err(
+            Error::retry("the store was changed meanwhile, and the epoch was not advanced")
+                .with_hint("look at idgenctl epoch show before you try again"),
+        ),
+    }
+}
+
+fn refused(refused: AdvanceRefused) -> Error {
+    let error = Error::refused(refused.to_string());
+    match refused {
+        AdvanceRefused::OtherStore { .. } => error
+            .with_hint("idgenctl epoch show prints the identity; make sure that this is the store you mean"),
+        AdvanceRefused::Open | AdvanceRefused::TooSoon { .. } => error,
+    }
+}
+
+/// Who asks, for the record.
+fn operator(config: &Config) -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok())
+        .unwrap_or_else(|| "somebody".to_owned());
+    format!("{user} at {}", config.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use idgen_core::clock::UnixMs;
+    use idgen_core::lease::ledger::{Cell, Holder};
+    use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token};
+
+    const NOW: UnixMs = UnixMs(1_795_910_400_000);
+    const WINDOWS: Windows = Windows {
+        worker_ms: 480_000,
+        shard_ms: 10_000,
+    };
+
+    fn identity(text: &str) -> StoreIdentity {
+        StoreIdentity::new(text).unwrap()
+    }
+
+    fn held(worker: u16, epoch: u64, name: &str) -> Row {
+        Row {
+            identity: Identity(worker),
+            generation: 1,
+            ceiling: NOW,
+            revision: Revision(1),
+            holder: Some(Holder {
+                instance: InstanceId(1),
+                name: name.to_owned(),
+                token: Token {
+                    epoch: Epoch(epoch),
+                    revision: Revision(1),
+                },
+                boot_id: BootId(1),
+                expired: false,
+            }),
+        }
+    }
+
+    fn sealed() -> Survey {
+        Survey {
+            cell: Cell {
+                cell_id: CellId(7),
+                worker_format: "classic".to_owned(),
+                epoch: Epoch(0),
+                epoch_nonce: EpochNonce(9),
+                epoch_since: NOW.saturating_sub(3_600_000),
+                identity: identity("etcd/1"),
+                min_floor: UnixMs(0),
+            },
+            shard_min_floor: UnixMs(0),
+            here: identity("etcd/2"),
+            sealed_reason: None,
+            damage: None,
+            known: (Epoch(0), UnixMs(0)),
+            revision: Revision(5),
+            now: NOW,
+            workers: vec![held(3, 0, "b"), held(4, 0, "a"), held(5, 0, "b")],
+            shards: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_sealed_store_says_why_and_what_an_advance_does() {
+        let shown = EpochStatus::of(&sealed(), &[], WINDOWS).to_string();
+        assert_eq!(
+            shown,
+            "cell      00000000-0000-0000-0000-000000000007\n\
+             epoch     0 since 2026-11-28T23:00:00.000Z, name 00000000-0000-0000-0000-000000000009\n\
+             workers   0 to 511\n\
+             store     etcd/2\n\
+             \x20         the cell belongs to etcd/1\n\
+             held      3 identities of epoch 0 by a, b\n\
+             state     sealed: the cell belongs to store etcd/1, this is etcd/2: a restore, a copy or a promoted standby\n\
+             advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.000Z on\n\
+             \x20         idgenctl epoch advance --identity etcd/2 --reason TEXT"
+        );
+    }
+
+    #[test]
+    fn an_open_store_shows_its_history() {
+        let mut survey = sealed();
+        survey.here = identity("etcd/1");
+        survey.workers.clear();
+        survey.history.push(EpochChange {
+            epoch: Epoch(1),
+            at: NOW,
+            identity: identity("etcd/1"),
+            by: "root at db1".to_owned(),
+            reason: "disk lost".to_owned(),
+        });
+        let status = EpochStatus::of(&survey, &[], WINDOWS);
+        assert!(status.is_open());
+        let shown = status.to_string();
+        assert!(
+            shown.ends_with(
+                "history   epoch 1 at 2026-11-29T00:00:00.000Z in etcd/1 by root at db1: disk lost\nstate     open"
+            ),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn an_advance_that_comes_too_soon_says_when() {
+        let mut survey = sealed();
+        survey.cell.epoch = Epoch(1);
+        survey.cell.epoch_since = NOW;
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        assert!(
+            shown.contains("advance   refused: the epoch was changed"),
+            "{shown}"
+        );
+        assert!(shown.contains("try again in 482 s"), "{shown}");
+    }
+}
