@@ -13,12 +13,14 @@
     unused_imports,
     reason = "the kit is shared with the tests of faults"
 )]
+#[cfg(test)]
 mod kit;
 
 #[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod clock;
+#[cfg(test)]
 mod clock_gate;
 #[cfg(test)]
 mod collision;
