@@ -254,7 +254,7 @@ pub fn f10_every_request_takes_2_s(release: Release) {
     outcome.assert_unnoticed_by(1);
 }
 
-/// Nothing of ours rests on a watch or on old revisions.
+/// No lease rests on a watch or on old revisions.
 pub fn f13_history_is_compacted_and_members_are_defragmented(release: Release) {
     let scene = Stage::new("F13", release, RIDE).set().under_load();
     for _ in 0..3 {

@@ -26,6 +26,8 @@ mod outage;
 #[cfg(test)]
 mod postgres_side;
 #[cfg(test)]
+mod restore_side;
+#[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod security_side;

@@ -1,0 +1,207 @@
+//! Faults of etcd's memory: restored from a snapshot, or keys deleted by hand. The store is sealed, and one command
+//! opens it again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::etcd_side::{WORKERS, committed_by};
+use crate::kit::daemon::{Answer, idgenctl};
+use crate::kit::{PATIENCE, Pause, Release, eventually, eventually_true};
+use crate::scene::{FENCE, RIDE, Scene, Side, Stage, load_options};
+
+/// Epoch 0 takes workers of the first half of the pool, epoch 1 those from here on.
+const OTHER_HALF: i32 = 512;
+/// A lease that outlives the restore, its discovery and the command.
+const LONG: Duration = Duration::from_secs(30);
+/// More revisions than the lost future can have had.
+const BUMP: u64 = 1_000_000_000;
+
+fn epoch(side: &mut Side, command: &str, more: &[&str]) -> Answer {
+    let config = side.daemon().config_path().display().to_string();
+    let mut args = vec!["epoch", command, "--config", &config, "--output", "json"];
+    args.extend(more);
+    idgenctl(&args)
+}
+
+/// Exit code and status.
+fn shown(side: &mut Side) -> (Option<i32>, Value) {
+    let shown = epoch(side, "show", &[]);
+    let status = serde_json::from_str(&shown.stdout).unwrap_or_default();
+    (shown.code, status)
+}
+
+/// Why the store is sealed, as anybody sees it.
+fn wait_sealed(scene: &mut Scene, side: usize, because: &str) {
+    let reason = eventually(PATIENCE, "the store is sealed", || {
+        let (code, status) = shown(&mut scene.sides[side]);
+        (code == Some(3)).then(|| status["sealed"].as_str().expect("a reason").to_owned())
+    });
+    assert!(reason.contains(because), "{reason}");
+}
+
+/// The one command.
+fn advance(scene: &mut Scene, side: usize) {
+    let status = shown(&mut scene.sides[side]).1;
+    let identity = status["identity"].as_str().expect("identity");
+    let more = ["--identity", identity, "--reason", "a test has restored it"];
+    let done = epoch(&mut scene.sides[side], "advance", &more);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+}
+
+fn wait_for_other_half(side: &Side) {
+    eventually_true(PATIENCE, "workers of the other half are open", || {
+        let open = side.open().0;
+        !open.is_empty() && open.iter().all(|worker| *worker >= OTHER_HALF)
+    });
+}
+
+/// The command opens it, and both servers mint from the other half of the pool.
+fn open_again(scene: &mut Scene) {
+    advance(scene, 0);
+    scene.recover();
+    scene.sides.iter().for_each(wait_for_other_half);
+    scene.go_on_for(Duration::from_secs(1));
+}
+
+fn save(scene: &Scene) -> PathBuf {
+    scene.cluster.members[0].save("before")
+}
+
+/// What it holds from now on no snapshot from before knows.
+fn take_other_workers(side: &mut Side) {
+    let before = side.open().0;
+    side.kill_daemon();
+    side.launch_daemon();
+    side.daemon().wait_ready();
+    assert_ne!(side.open().0, before, "other workers than the snapshot says");
+}
+
+/// Holders move on after the snapshot, then the store goes back to it.
+fn restored(fault: &'static str, release: Release, because: &str, restore: impl FnOnce(&mut Scene, PathBuf)) {
+    let mut scene = Stage::new(fault, release, RIDE).set().under_load();
+    let snapshot = save(&scene);
+    take_other_workers(&mut scene.sides[1]);
+    restore(&mut scene, snapshot);
+    wait_sealed(&mut scene, 0, because);
+    scene.wait_stopped();
+    open_again(&mut scene);
+    let outcome = scene.finish();
+    for side in [0, 1] {
+        outcome.assert_refused_for_the_lease(side);
+    }
+}
+
+pub fn f15_restored_under_the_same_token(release: Release) {
+    restored("F15", release, "was restored", |scene, snapshot| {
+        scene.cluster.restore(&snapshot, None);
+    });
+}
+
+pub fn f16_restored_under_another_token(release: Release) {
+    restored("F16", release, "belongs to store", |scene, snapshot| {
+        scene.cluster.restore(&snapshot, Some("another"));
+    });
+}
+
+/// The revision never falls: only the rows tell.
+pub fn f17_restored_with_a_bumped_revision(release: Release) {
+    restored("F17", release, "was restored", |scene, snapshot| {
+        scene.cluster.restore_bumped(&snapshot, BUMP);
+    });
+}
+
+/// Its holder key comes back to life with the snapshot, and its own memory is older than that: others must tell it.
+pub fn f18_a_holder_sleeps_through_a_restore(release: Release) {
+    let mut scene = Stage::new("F18", release, FENCE).set().under_load();
+    let held = scene.sides[0].open().0;
+    let snapshot = save(&scene);
+    let daemon = Pause::of([scene.sides[0].daemon().pid()]);
+    let sleepers = Pause::of(scene.sides[0].minting_pids());
+    scene.sides[0].wait_stopped();
+    take_other_workers(&mut scene.sides[1]);
+    scene.cluster.restore(&snapshot, None);
+    wait_sealed(&mut scene, 1, "was restored");
+    let holder = format!("{WORKERS}{}/holder", held[0]);
+    let restored = scene.cluster.members[0].ctl_ok(&["get", &holder]);
+    scene.sides[0].stop_load_after(|| sleepers.resume());
+    daemon.resume();
+    scene.sides[0].start_load(&load_options());
+    scene.sides[0].daemon().wait_unready_with("sealed");
+    let now = scene.cluster.members[0].ctl_ok(&["get", &holder]);
+    assert!(
+        now.is_empty() || now == restored,
+        "what came back is not renewed: {now}"
+    );
+    scene.wait_stopped();
+    open_again(&mut scene);
+    let outcome = scene.finish();
+    for side in [0, 1] {
+        outcome.assert_refused_for_the_lease(side);
+    }
+}
+
+/// Two epochs are alive at once: the daemon of the old one stands still, and its server mints to its deadline.
+pub fn f20_the_epoch_advances_under_an_old_holder(release: Release) {
+    let mut scene = Stage::new("F20", release, LONG).set().under_load();
+    let snapshot = save(&scene);
+    // Both have ceilings that the snapshot does not know, and the sleeper a lease that has just begun.
+    for side in [0, 1] {
+        let before = committed_by(&scene, side);
+        eventually_true(PATIENCE, "it is renewed", || committed_by(&scene, side) > before);
+    }
+    let held = scene.sides[1].open().0;
+    scene.sides[0].kill_daemon();
+    let sleeper = Pause::of([scene.sides[1].daemon().pid()]);
+    scene.cluster.restore(&snapshot, None);
+    scene.sides[0].launch_daemon();
+    wait_sealed(&mut scene, 0, "was restored");
+    advance(&mut scene, 0);
+    wait_for_other_half(&scene.sides[0]);
+    scene.go_on_for(Duration::from_secs(1));
+    assert_eq!(scene.sides[1].open().0, held, "the old holder mints beside it");
+    sleeper.resume();
+    wait_for_other_half(&scene.sides[1]);
+    scene.go_on_for(Duration::from_secs(1));
+    scene.note(&format!("{:?} minted beside {held:?}", scene.sides[0].open().0));
+    let outcome = scene.finish();
+    for side in [0, 1] {
+        outcome.assert_refused_at_most_for_the_lease(side);
+    }
+}
+
+pub fn f57_keys_are_deleted_by_hand(release: Release) {
+    a_holder_key_is_deleted(release);
+    a_high_water_is_deleted(release);
+}
+
+fn delete(scene: &Scene, key: &str) {
+    let worker = scene.sides[0].open().0[0];
+    let deleted = scene.cluster.members[0].ctl_ok(&["del", &format!("{WORKERS}{worker}/{key}")]);
+    assert_eq!(deleted.trim(), "1", "a key of worker {worker} that was there");
+}
+
+/// Whoever holds the identity loses it, and nobody else does.
+fn a_holder_key_is_deleted(release: Release) {
+    let mut scene = Stage::new("F57", release, RIDE).set().under_load();
+    let token = scene.sides[0].token();
+    delete(&scene, "holder");
+    eventually_true(PATIENCE, "a newer token", || scene.sides[0].token() > token);
+    scene.recover();
+    let outcome = scene.finish();
+    outcome.assert_refused_at_most_for_the_lease(0);
+    outcome.assert_unnoticed_by(1);
+}
+
+/// Where windows have been granted to is forgotten: nothing is granted any more before somebody says so.
+fn a_high_water_is_deleted(release: Release) {
+    let mut scene = Stage::new("F57", release, FENCE).set().under_load();
+    delete(&scene, "hw");
+    scene.sides[0].wait_stopped();
+    wait_sealed(&mut scene, 0, "was deleted");
+    open_again(&mut scene);
+    let outcome = scene.finish();
+    outcome.assert_refused_for_the_lease(0);
+    outcome.assert_refused_at_most_for_the_lease(1);
+}
