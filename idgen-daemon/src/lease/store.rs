@@ -120,8 +120,9 @@ pub trait LeaseStore: Send + 'static {
     /// [`idgen_core::lease::Pins`], which the caller keeps.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
-    /// Grants what was planned if the cell's formats are those of the plan, and every row is still as it was seen and has no holder (or one that has
-    /// expired by the store's clock, or the one that the plan replaces), else `Conflict`.
+    /// Grants what was planned if epoch and formats of the cell are those of the plan, and every row is still as it was
+    /// seen and has no holder (or one that has expired by the store's clock, or the one that the plan replaces), else
+    /// `Conflict`.
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Commits the windows and a new TTL if epoch and formats of the cell are those of the renewal, and every identity

@@ -1,6 +1,6 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{of_store, open, rfc3339, window_ms};
+use super::store::{of_store, open, printable, rfc3339, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
@@ -176,7 +176,7 @@ impl fmt::Display for EpochStatus {
             writeln!(f, "          the cell belongs to {}", self.identity_in_cell)?;
         }
         for side in &self.held {
-            let holders = side.holders.join(", ");
+            let holders = printable(&side.holders.join(", "));
             writeln!(
                 f,
                 "held      {} identities of epoch {} by {holders}",
@@ -187,7 +187,11 @@ impl fmt::Display for EpochStatus {
             writeln!(
                 f,
                 "history   epoch {} at {} in {} by {}: {}",
-                change.epoch, change.at, change.identity, change.by, change.reason
+                change.epoch,
+                change.at,
+                change.identity,
+                printable(&change.by),
+                printable(&change.reason)
             )?;
         }
         match &self.sealed {
@@ -408,6 +412,14 @@ mod tests {
              advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.000Z on\n\
              \x20         idgenctl epoch advance --identity etcd/2 --reason TEXT"
         );
+    }
+
+    #[test]
+    fn a_name_that_would_clear_the_screen_does_not() {
+        let mut survey = sealed();
+        survey.workers = vec![held(3, 0, "b\u{1b}[2J")];
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        assert!(shown.contains("by b\u{fffd}[2J"), "{shown}");
     }
 
     #[test]
