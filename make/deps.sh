@@ -6,8 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # gcc: the C shim. libclang: pgrx reads the server's headers. protobuf: the etcd client's messages.
 build_packages=(gcc libc6-dev clang libclang-dev protobuf-compiler libprotobuf-dev)
 store_packages=(etcd-server etcd-client)
-# Sets the wall clock of one server in the end-to-end tests.
-clock_packages=(libfaketime)
+# The first sets the wall clock of one server in the end-to-end tests, the other one says whether it is right.
+clock_packages=(libfaketime chrony)
 # Make syncs slow or fail, and cut the network of a process, in the tests of faults.
 fault_packages=(strace iproute2)
 server_packages=("postgresql-$DEBIAN_PG_MAJOR" "postgresql-server-dev-$DEBIAN_PG_MAJOR")

@@ -26,6 +26,17 @@ headings() {
     prose "$1" | sed -nE 's/^#+ +//p' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
 }
 
+# In docs/lease-proof.md every row of a table names code: `FILE::FUNCTION` (or a constant), a function, or a file.
+proof_names() {
+    local token file name found bad=0
+    while read -r token; do
+        case $token in *::*) file=${token%%::*} name=${token#*::} ;; *) continue ;; esac
+        found=$(tracked '*.rs' | grep -E "(^|/)${file//./\\.}$" | xargs -r grep -lE "\b(fn|const) $name\b" || true)
+        [ -n "$found" ] || { note "docs/lease-proof.md names $token, which is not there"; bad=1; }
+    done < <(grep '^|' docs/lease-proof.md | grep -oE '`[^`]+`' | tr -d '`' | sort -u)
+    return "$bad"
+}
+
 # What the last column of a table of tests has in code is a function (… stands for what was left out of its name), a
 # file or directory, or a target of make.
 named_tests() {
@@ -46,6 +57,8 @@ named_tests() {
 }
 
 last_columns() {
+    # Of the proof all columns count but the first; `FILE::FUNCTION` is looked up by proof_names.
+    awk -F'|' '/^\|/ { print $(NF - 2), $(NF - 1) }' docs/lease-proof.md | sed -E 's/`[^`]*::[^`]*`//g'
     { cat docs/incidents.md; sed -n '/^## Architecture invariants/,/^## What is absent/p' docs/architecture.md; } |
         awk -F'|' '/^\|/ { print $(NF - 1) }'
 }

@@ -64,6 +64,7 @@ check "files are at most 600 lines" file_sizes
 check "SQL objects have comments" sql_comments
 check "links in documents lead somewhere" dead_links
 check "tests named in documents exist" named_tests
+check "code named in docs/lease-proof.md exists" proof_names
 check "incidents with a test are in docs/incidents.md" incidents_listed
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -73,6 +73,19 @@ COMMENT ON COLUMN idgen.lease.token_revision IS '... and the store revision it w
 COMMENT ON COLUMN idgen.lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
 COMMENT ON COLUMN idgen.lease.expires_at IS 'By this database''s clock. Only availability depends on it, never uniqueness.';
 
+CREATE UNLOGGED TABLE idgen.beacon (
+    instance  uuid   PRIMARY KEY,
+    boot_id   uuid   NOT NULL,
+    wall_ms   bigint NOT NULL,
+    noted_at  timestamptz NOT NULL
+)
+WITH (fillfactor = 40);
+COMMENT ON TABLE idgen.beacon IS 'Embedded lease store: what the clocks of the servers of this cell show, so that each daemon can compare its own with the others. Unlogged: a reading that is older than a minute says nothing. Never dumped.';
+COMMENT ON COLUMN idgen.beacon.instance IS 'Instance id of the daemon that wrote it.';
+COMMENT ON COLUMN idgen.beacon.boot_id IS 'The shared memory of its server.';
+COMMENT ON COLUMN idgen.beacon.wall_ms IS 'What the wall clock of that server showed, Unix ms,';
+COMMENT ON COLUMN idgen.beacon.noted_at IS '... when the clock of this database showed this.';
+
 CREATE TABLE idgen.epoch (
     epoch      bigint      PRIMARY KEY CHECK (epoch > 0),
     began_at   timestamptz NOT NULL,

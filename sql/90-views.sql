@@ -187,6 +187,7 @@ BEGIN
             idgen.store_identity()
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);

@@ -68,7 +68,7 @@ fn value(value: &Value<'_>) -> Vec<u8> {
             let sealed = sealed.map_or("null".to_owned(), |reason| format!("{reason:?}"));
             format!(
                 r#"{{"cell_id":"{UUID}","worker_format":{format:?},"epoch":{epoch},"epoch_nonce":"{UUID}",
-                    "min_floor_ms":{floor_ms},"sealed_reason":{sealed},"cluster_id":7}}"#
+                    "epoch_since_ms":1,"min_floor_ms":{floor_ms},"sealed_reason":{sealed},"cluster_id":7}}"#
             )
             .into_bytes()
         }
@@ -86,14 +86,22 @@ fn value(value: &Value<'_>) -> Vec<u8> {
 }
 
 fuzz_target!(|pairs: Vec<Pair<'_>>| {
-    // etcd has a key once.
+    // etcd has a key once. The high waters of all workers are made with the cell.
     let mut store: BTreeMap<Vec<u8>, KeyValue> = BTreeMap::new();
-    for pair in &pairs {
+    let blank = Value::HighWater {
+        generation: 0,
+        ceiling_ms: 0,
+    };
+    let blanks = (0..1_024).map(|id| (key(&Key::HighWater(id)), value(&blank), 1));
+    let pairs = pairs
+        .iter()
+        .map(|pair| (key(&pair.key), value(&pair.value), pair.revision));
+    for (key, value, revision) in blanks.chain(pairs) {
         let made = PbKeyValue {
-            key: key(&pair.key),
-            value: value(&pair.value),
-            create_revision: pair.revision,
-            mod_revision: pair.revision,
+            key,
+            value,
+            create_revision: revision,
+            mod_revision: revision,
             version: 1,
             lease: 0,
         };

@@ -150,7 +150,7 @@ mod nobody_mints_an_id_twice {
         // Clocks as wrong as they may be: this is what the margin is for. Two grants, the second ahead of the clock.
         holds_for(
             Scenario {
-                operator_behind: true,
+                operator_clock: [-1, -1],
                 ticks: 0,
                 ..RESTORED
             },
@@ -275,7 +275,7 @@ mod without_the_rule {
         found(RESTORED, Broken::AdvanceWithoutMargin);
         found(RESTORED, Broken::MinFloorIgnored);
         let clocks_wrong = Scenario {
-            operator_behind: true,
+            operator_clock: [-1, -1],
             ticks: 0,
             ..RESTORED
         };

@@ -6,7 +6,7 @@
 //!   leases from the other one. It rises above every epoch that was ever seen, by the store or by a server, so a
 //!   store that was restored to a time before its last advance does not repeat that number;
 //! - the half was in use two epochs ago at the latest, and two changes lie so far apart that every window of that
-//!   time has run out ([`epoch_margin_ms`]);
+//!   time has run out ([`epoch_margin_ms`]); the new windows of workers begin above them;
 //! - shards have no halves. Theirs begin above that margin, so they wait it out.
 //!
 //! Rows and holders of the old epoch stay as they are. Guards compare the epoch, so none of them is renewed here.
@@ -144,6 +144,8 @@ pub struct AdvancePlan {
     pub nonce: EpochNonce,
     /// When it begins.
     pub since: UnixMs,
+    /// What the floor of workers is raised to.
+    pub worker_min_floor: UnixMs,
     /// What the floor of shards is raised to.
     pub shard_min_floor: UnixMs,
     /// For the record.
@@ -216,12 +218,15 @@ pub fn plan_advance(
         });
     }
     let now = survey.now;
+    let mut worker_min_floor = survey.cell.min_floor;
     if let Some(changed) = survey.last_change(anchors) {
         let at = changed.saturating_add(epoch_margin_ms(wish.worker_window_ms));
         if now < at {
             let wait_ms = at.since(now);
             return Err(AdvanceRefused::TooSoon { at, wait_ms });
         }
+        // Rows that were lost have no ceiling to begin above, and a wall clock may be set back after its grant.
+        worker_min_floor = worker_min_floor.max(at);
     }
     // A ceiling that is further ahead than the margin tells of longer windows than we know of.
     let restored = survey
@@ -238,6 +243,7 @@ pub fn plan_advance(
         to: Epoch(survey.highest(anchors).0.saturating_add(1)),
         nonce: wish.nonce,
         since: now,
+        worker_min_floor,
         shard_min_floor: survey.shard_min_floor.max(restored).max(waited_out),
         by: wish.by,
         reason: wish.reason,

@@ -134,7 +134,8 @@ pub struct Judgement {
     pub may_raise: bool,
     /// An operator has accepted the state.
     pub accepted: bool,
-    /// How far the clock is ahead (positive) of the true time, or where nobody tells that, of the peers.
+    /// How far the clock is ahead (positive) of the true time, or where nobody tells that or the peers contradict it,
+    /// of the peers.
     pub offset_us: Option<i64>,
     /// How far it is off at the most.
     pub error_us_max: Option<u64>,
@@ -213,7 +214,10 @@ impl ClockMonitor {
             may_acquire,
             may_raise,
             accepted: self.is_accepted(state),
-            offset_us: sync.and_then(|sync| sync.offset_us).or_else(ahead_of_median_us),
+            offset_us: match state {
+                ClockState::Apart(_) => ahead_of_median_us(),
+                _ => sync.and_then(|sync| sync.offset_us).or_else(ahead_of_median_us),
+            },
             error_us_max: sync.map(|sync| sync.error_us_max),
         }
     }
@@ -404,6 +408,8 @@ mod tests {
         let near = peers(&[-200, -200]);
         let judged = monitor.observe(at(100_000, 0), known(RIGHT, &near, 100_000));
         assert_eq!((judged.offset_us, judged.error_us_max), (Some(-70), Some(3_000)));
+        let judged = monitor.observe(at(100_000, 0), known(RIGHT, &peers(&[-900, -900]), 100_000));
+        assert_eq!(judged.offset_us, Some(900_000), "whom the peers contradict");
         let judged = monitor.observe(at(100_000, 0), known(ALONE, &near, 100_000));
         assert_eq!((judged.offset_us, judged.error_us_max), (Some(200_000), None));
     }

@@ -13,11 +13,12 @@ pub const FLOOR_LEAD_MS: u64 = 1_000;
 /// How far the wall clock of a server may be from the true time, in ms: the clock gate refuses leases beyond it.
 pub const SKEW_MS: u64 = 500;
 
-/// How long after a moment the last id is minted that a window of `window_ms`, granted before it, allows: on
-/// whatever server, whose clock may be as slow as ours is fast.
+/// How far from a moment, by whatever clock, the first millisecond lies that no window of `window_ms`, granted before
+/// it, can have: the server's clock may have been as far ahead as ours is behind. Ceilings are minted, so it is one
+/// more than the sum.
 #[must_use]
 pub const fn epoch_margin_ms(window_ms: u64) -> u64 {
-    window_ms.saturating_add(2 * SKEW_MS + FLOOR_LEAD_MS)
+    window_ms.saturating_add(2 * SKEW_MS + FLOOR_LEAD_MS + 1)
 }
 
 /// The timestamps that may be minted, both ends included.
@@ -147,6 +148,17 @@ mod tests {
             Window::grant(None, UnixMs(1_001_001), WALL, 100).is_err(),
             "the cell's floor counts too"
         );
+    }
+
+    #[test]
+    fn no_window_reaches_the_floor_of_the_next_epoch() {
+        let window_ms = 100;
+        let ahead = WALL.saturating_add(SKEW_MS);
+        let high_water = ahead.saturating_add(FLOOR_LEAD_MS - 1);
+        let highest = Window::grant(Some(high_water), UnixMs(0), ahead, window_ms).unwrap();
+        let behind = WALL.saturating_sub(SKEW_MS);
+        let floor = behind.saturating_add(epoch_margin_ms(window_ms));
+        assert_eq!(floor, highest.ceiling.saturating_add(1));
     }
 
     #[test]

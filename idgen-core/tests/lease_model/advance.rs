@@ -1,46 +1,76 @@
-//! A new epoch, by the operator.
+//! A new epoch, as the core plans it for the operator.
 
-use idgen_core::lease::Class;
+use idgen_core::clock::UnixMs;
 use idgen_core::lease::window::FLOOR_LEAD_MS;
+use idgen_core::lease::{AdvancePlan, AdvanceWish, Class, Epoch, EpochNonce, Survey, plan_advance};
 
 use crate::scenario::{Broken, Scenario};
-use crate::world::{State, Store, TICK_MS, first_tick, ms};
-
-/// How wrong a believed clock may be.
-const SKEW_MS: u64 = TICK_MS;
+use crate::world::{State, Store, first_tick, identity, ms, revision};
 
 /// The store in its new epoch; `None` when it is too early for one.
 pub fn advanced(scenario: &Scenario, state: &State, store: usize) -> Option<Store> {
     let from = &state.stores[store];
-    let seen = if scenario.breaks(Broken::EpochFromStoreOnly) {
-        from.epoch
-    } else {
-        from.epoch.max(state.epoch_seen)
+    let nonce = state.advances + 1;
+    let window_ms = ms(scenario.window).0;
+    let wish = AdvanceWish {
+        identity: identity(),
+        reason: String::new(),
+        by: String::new(),
+        nonce: EpochNonce(u128::from(nonce)),
+        worker_window_ms: window_ms,
+        shard_window_ms: window_ms,
     };
-    let wall = ms(if scenario.operator_behind {
-        state.now - 1
-    } else {
-        state.now
-    });
-    let lead = if scenario.breaks(Broken::LeadNotInMargin) {
-        0
-    } else {
-        FLOOR_LEAD_MS
+    let survey = survey(scenario, state, from);
+    let planned = plan_advance(&survey, &[], wish).ok()?;
+    let floor = match scenario.broken {
+        Some(Broken::AdvanceWithoutMargin) => UnixMs(0),
+        Some(Broken::LeadNotInMargin) => planned.shard_min_floor.saturating_sub(FLOOR_LEAD_MS),
+        _ => planned.shard_min_floor,
     };
-    // Ceilings may be minted: the first free millisecond is the one after.
-    let margin = ms(scenario.window).0 + 2 * SKEW_MS + lead + 1;
-    let too_soon = state.advances > 0 && wall < ms(state.advanced_at).saturating_add(margin);
     let min_floor = match scenario.class {
-        _ if too_soon && !scenario.breaks(Broken::AdvancesCloseTogether) => return None,
-        Class::Shard if !scenario.breaks(Broken::AdvanceWithoutMargin) => wall.saturating_add(margin),
-        _ => ms(0),
+        Class::Worker => first_tick(planned.worker_min_floor),
+        Class::Shard => from.min_floor.max(first_tick(floor)),
     };
     Some(Store {
-        epoch: seen + 1,
-        nonce: state.advances + 1,
+        epoch: epoch(scenario, from, &planned),
+        nonce,
+        since: first_tick(planned.since),
         sealed: false,
-        min_floor: from.min_floor.max(first_tick(min_floor)),
+        min_floor,
+        revision: from.revision + 1,
         grants: 0,
         ..*from
     })
+}
+
+fn epoch(scenario: &Scenario, from: &Store, planned: &AdvancePlan) -> u8 {
+    if scenario.breaks(Broken::EpochFromStoreOnly) {
+        from.epoch + 1
+    } else {
+        u8::try_from(planned.to.0).unwrap()
+    }
+}
+
+/// What the operator sees: the store, and what daemons have written into it as they sealed it.
+fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
+    let mut cell = from.cell();
+    let mut known = (Epoch(u64::from(state.epoch_seen)), ms(state.advanced_at));
+    if scenario.breaks(Broken::AdvancesCloseTogether) {
+        (cell.epoch_since, known.1) = (UnixMs(0), UnixMs(0));
+    }
+    let wrong_by = scenario.operator_clock[usize::from(state.advances > 0)];
+    let now = state.now.checked_add_signed(wrong_by).unwrap();
+    Survey {
+        cell,
+        shard_min_floor: ms(from.min_floor),
+        here: identity(),
+        sealed_reason: Some("restored".to_owned()),
+        damage: None,
+        known,
+        revision: revision(from.revision),
+        now: ms(now),
+        workers: Vec::new(),
+        shards: Vec::new(),
+        history: Vec::new(),
+    }
 }

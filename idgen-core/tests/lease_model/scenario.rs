@@ -81,8 +81,8 @@ pub struct Scenario {
     pub restores: u8,
     /// Epoch advances.
     pub advances: u8,
-    /// The operator's clock is behind as far as clocks may be.
-    pub operator_behind: bool,
+    /// What the operator's clock is wrong by at the first advance, and at later ones: another host, perhaps.
+    pub operator_clock: [i8; 2],
     pub promotion: Option<OldPrimary>,
     /// The promoted standby serves at once, in the same epoch. (Ours is sealed.)
     pub promoted_serves: bool,
@@ -106,7 +106,7 @@ impl Scenario {
         grants: 2,
         restores: 0,
         advances: 0,
-        operator_behind: false,
+        operator_clock: [0; 2],
         promotion: None,
         promoted_serves: false,
         synchronous: false,

@@ -5,13 +5,13 @@
 //! the daemon tries those on real servers.
 
 use idgen_core::lease::ledger::{Standing, settle_renewal};
-use idgen_core::lease::{Anchor, Revision, Window};
+use idgen_core::lease::{Anchor, Window};
 
 use crate::advance::advanced;
 use crate::scenario::{Broken, OldPrimary, Scenario};
 use crate::world::{
     BOOT, Held, Holder, IDENTITIES, Lease, NODES, Node, Renewal, Row, START, State, Store, Tick, Token, cell,
-    first_tick, instance, last_tick, ms,
+    first_tick, instance, last_tick, ms, revision,
 };
 
 /// What happened, for the trace.
@@ -352,9 +352,8 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
     if store.sealed || !reachable(scenario, state, at) || replicated && !can_commit(scenario, state, at) {
         return;
     }
-    // What a daemon holds in memory of the history of the store; that its revision falls is a step of its own.
-    let pinned = Anchor::of(&cell(lease.token.epoch, lease.nonce, 0), Revision(0));
-    if pinned.admits(&store.cell(), Revision(0)).is_err() {
+    let seen = Anchor::of(&cell(lease.token.epoch, lease.nonce), revision(lease.guard));
+    if seen.admits(&store.cell(), revision(store.revision)).is_err() {
         return;
     }
     let snapshot = store.snapshot(scenario.identities);
@@ -599,7 +598,7 @@ fn advances(scenario: &Scenario, state: &State, out: &mut Steps) {
         let mut next = *state;
         next.stores[store] = advanced;
         next.advances += 1;
-        next.advanced_at = state.now;
+        next.advanced_at = advanced.since;
         next.epoch_seen = next.epoch_seen.max(advanced.epoch);
         let (epoch, min_floor) = (advanced.epoch, advanced.min_floor);
         let step = Step::Advance {

@@ -65,6 +65,8 @@ pub struct Store {
     pub epoch: u8,
     /// Name of the epoch: how many advances there had been anywhere.
     pub nonce: u8,
+    /// When the epoch began.
+    pub since: Tick,
     pub sealed: bool,
     pub min_floor: Tick,
     pub revision: u8,
@@ -133,7 +135,7 @@ pub struct State {
     /// Epoch advances so far, and the highest epoch that anybody has seen.
     pub advances: u8,
     pub epoch_seen: u8,
-    /// When an epoch was last advanced.
+    /// When an epoch was last advanced, by the operator's clock.
     pub advanced_at: Tick,
     /// Ticks minted of each identity, as bits.
     pub minted: [u32; IDENTITIES],
@@ -144,6 +146,7 @@ impl State {
         let store = Store {
             epoch: 0,
             nonce: 0,
+            since: 0,
             sealed: false,
             min_floor: 0,
             revision: 0,
@@ -215,6 +218,10 @@ impl Held {
     }
 }
 
+pub fn revision(number: u8) -> Revision {
+    Revision(u64::from(number))
+}
+
 impl Token {
     pub fn core(self) -> CoreToken {
         CoreToken {
@@ -234,7 +241,11 @@ pub const BOOT: BootId = BootId(1);
 
 impl Store {
     pub fn cell(&self) -> Cell {
-        cell(self.epoch, self.nonce, self.min_floor)
+        Cell {
+            epoch_since: ms(self.since),
+            min_floor: ms(self.min_floor),
+            ..cell(self.epoch, self.nonce)
+        }
     }
 
     /// Do the rules of the pool let this identity be leased in this epoch?
@@ -253,21 +264,27 @@ impl Store {
                 holder: row.holder.map(holder),
             })
         });
-        Snapshot::new(self.cell(), Revision(u64::from(self.revision)), rows.collect())
+        let revision = Revision(u64::from(self.revision));
+        Snapshot::new(self.cell(), revision, rows.collect())
     }
 }
 
 /// As much of a cell as the core compares.
-pub fn cell(epoch: u8, nonce: u8, min_floor: Tick) -> Cell {
+pub fn cell(epoch: u8, nonce: u8) -> Cell {
     Cell {
         cell_id: CellId(1),
         worker_format: String::new(),
         epoch: Epoch(u64::from(epoch)),
         epoch_nonce: EpochNonce(u128::from(nonce)),
         epoch_since: UnixMs(0),
-        identity: StoreIdentity::new("model").unwrap(),
-        min_floor: ms(min_floor),
+        identity: identity(),
+        min_floor: UnixMs(0),
     }
+}
+
+/// Stores are told apart by their seal here.
+pub fn identity() -> StoreIdentity {
+    StoreIdentity::new("model/1").unwrap()
 }
 
 fn holder(holder: Holder) -> HolderRow {

@@ -2,13 +2,13 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use idgen_core::lease::{Class, InstanceId};
+use idgen_core::lease::{Class, Gate, InstanceId};
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, ClockInputs, HolderName, Keeper, KeeperConfig, Report, SyncSeen,
-    accept_channel, ask_for_ever,
+    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, Report, Shown,
+    accept_channel, ask_for_ever, listen,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::Metrics;
@@ -17,7 +17,7 @@ use idgen_daemon::tls::{self, CertificateExpiry};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -118,10 +118,32 @@ async fn supervise(config: Config) -> Result<()> {
     let listener = config.http_listen.map(http::bind).transpose()?;
     let (sync, asking) = ask_for_ever(&config.clock, stop.clone()).await;
     supervisor.spawn_essential("time source", asking);
+    let (shown, heard) = (Shown::default(), Heard::new(Instant::now()));
+    if config.clock.gate != Gate::Off {
+        let listening = listen(
+            config.store.clone(),
+            holder.instance,
+            shown.clone(),
+            heard.clone(),
+            stop.clone(),
+        );
+        supervisor.spawn_essential("clocks of peers", async {
+            listening.await;
+            Ok(())
+        });
+    }
     let (mut reports, mut clocks) = (Vec::new(), Vec::new());
     for class in &config.classes {
         let (accept, accepts) = accept_channel();
-        let clock = clock_of(class, &config, &sync);
+        let clock = ClockInputs {
+            gate: config.clock.gate,
+            accept_synchronised: config.clock.accept_synchronised,
+            sync: sync.clone(),
+            shown: shown.clone(),
+            heard: heard.clone(),
+            // One of them tells the server, so that it hears one voice.
+            tells_server: reports.is_empty(),
+        };
         let reported = spawn_keeper(
             &mut supervisor,
             &config,
@@ -157,17 +179,6 @@ async fn supervise(config: Config) -> Result<()> {
     supervisor.run().await
 }
 
-/// What the keeper of a class judges the clock by. One of them tells the server, so that it hears one voice.
-fn clock_of(leases: &ClassConfig, config: &Config, sync: &SyncSeen) -> ClockInputs {
-    let first = config.classes.first().map(|first| first.class);
-    ClockInputs {
-        gate: config.clock.gate,
-        accept_synchronised: config.clock.accept_synchronised,
-        sync: sync.clone(),
-        tells_server: first == Some(leases.class),
-    }
-}
-
 /// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
@@ -196,7 +207,8 @@ fn spawn_keeper(
     let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
-    match AnyStore::new(&config.store, class, ttl_ms, holder) {
+    let shown = keeper.clock.shown.clone();
+    match AnyStore::new(&config.store, class, ttl_ms, holder).showing(shown) {
         AnyStore::Postgres(store) => {
             let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));

@@ -416,7 +416,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             tracing::info!(%boot_id, "postgres has new shared memory");
             self.clock.forget_told();
         }
-        let judged = self.clock.judge(said.clock);
+        let judged = self.clock.judge(said.clock, said.boot_id);
         if let (Some(news), Some(server)) = (self.clock.news(Instant::now()), &self.server)
             && let Err(error) = server.note_clock(&news).await
         {

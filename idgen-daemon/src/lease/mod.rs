@@ -4,26 +4,34 @@
 //! [`Keeper`] talks to the server that mints and asks the core what to do; its [`desk`](self) carries
 //! one request at a time to the [`LeaseStore`], so that a slow store never delays a look at the server.
 
+mod beacons;
 mod clock;
 mod complaint;
 mod desk;
 mod history;
 mod keeper;
 mod open;
+mod postgres_beacons;
 pub(crate) mod ranges;
 mod report;
+#[cfg(test)]
+mod schedules;
 mod server;
 mod store;
 mod store_etcd;
+#[cfg(test)]
+#[allow(dead_code, reason = "the conformance suite uses the rest of it")]
+mod store_memory;
 mod store_postgres;
 
 pub(crate) use complaint::Complaint;
 
+pub use beacons::{Beacon, Heard, Shown};
 pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
 };
 pub use keeper::{Keeper, KeeperConfig};
-pub use open::AnyStore;
+pub use open::{AnyStore, listen};
 pub use report::Report;
 pub use server::{Connect, MintingServer};
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};

@@ -1,10 +1,13 @@
 //! The lease store that a configuration names.
 
+use super::beacons::{Heard, Shown};
+use super::postgres_beacons::PostgresBeacons;
 use super::store::HolderName;
-use super::store_etcd::{EtcdConfig, EtcdStore};
+use super::store_etcd::{EtcdBeacons, EtcdConfig, EtcdStore};
 use super::store_postgres::{PostgresStore, PostgresStoreConfig};
 use crate::config::StoreConfig;
-use idgen_core::lease::Class;
+use idgen_core::lease::{Class, InstanceId};
+use tokio_util::sync::CancellationToken;
 
 /// Either of them. In boxes: they differ in size.
 pub enum AnyStore {
@@ -15,6 +18,15 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
+    /// Tells the other servers of the store what this shows, where the store itself does that.
+    #[must_use]
+    pub fn showing(self, shown: Shown) -> Self {
+        match self {
+            Self::Etcd(store) => Self::Etcd(Box::new(store.showing(shown))),
+            Self::Postgres(_) => self,
+        }
+    }
+
     /// For leases of `class` with this TTL. Connects with the first request.
     #[must_use]
     pub fn new(config: &StoreConfig, class: Class, ttl_ms: u64, holder: HolderName) -> Self {
@@ -45,6 +57,46 @@ impl AnyStore {
                 ttl_ms,
                 holder,
             }))),
+        }
+    }
+}
+
+/// Listens for the clocks of the other servers of the store, until `stop`.
+pub async fn listen(
+    config: StoreConfig,
+    instance: InstanceId,
+    shown: Shown,
+    heard: Heard,
+    stop: CancellationToken,
+) {
+    match config {
+        StoreConfig::Postgres {
+            url,
+            connect_timeout,
+            request_timeout,
+        } => {
+            let beacons = PostgresBeacons {
+                url: *url,
+                connect_timeout,
+                request_timeout,
+                instance,
+            };
+            beacons.listen(shown, heard, stop).await;
+        }
+        StoreConfig::Etcd {
+            endpoints,
+            prefix,
+            request_timeout,
+            security,
+        } => {
+            let beacons = EtcdBeacons {
+                endpoints,
+                security,
+                prefix,
+                request_timeout,
+                instance,
+            };
+            beacons.listen(shown, heard, stop).await;
         }
     }
 }

@@ -76,8 +76,10 @@ impl CertificateExpiry {
         }
     }
 
-    /// Looks at each of them. One that cannot be read keeps its value: whoever connects with it tells what is wrong.
-    pub fn look(&mut self, now: SystemTime) {
+    /// Looks at each of them; returns what to warn of. One that cannot be read keeps its value: whoever connects with it
+    /// tells what is wrong.
+    pub fn look(&mut self, now: SystemTime) -> Vec<String> {
+        let mut warnings = Vec::new();
         for path in self.files.clone() {
             let read = read_file(&path).and_then(|content| Deadline::of(&path, &content));
             let Ok(deadline) = read else { continue };
@@ -89,31 +91,32 @@ impl CertificateExpiry {
                 tracing::info!(file = label, expires = %deadline, "there is a new certificate");
                 self.warned.remove(&path);
             }
-            if deadline.is_near(now) {
-                self.warn(path, deadline, now);
+            if deadline.is_near(now) && self.is_warning_due(path, now) {
+                let ends = if deadline.at <= now { "expired" } else { "expires" };
+                warnings.push(format!(
+                    "our certificate {label} {ends} on {deadline}: put a new one in place, no restart is needed"
+                ));
             }
         }
+        warnings
     }
 
-    fn warn(&mut self, path: PathBuf, deadline: Deadline, now: SystemTime) {
-        let due = |last: &SystemTime| now.duration_since(*last).is_ok_and(|ago| ago >= WARN_EVERY);
-        if self.warned.get(&path).is_none_or(due) {
-            let (file, ends) = (
-                path.display(),
-                if deadline.at <= now { "expired" } else { "expires" },
-            );
-            tracing::warn!(
-                "our certificate {file} {ends} on {deadline}: put a new one in place, no restart is needed"
-            );
+    fn is_warning_due(&mut self, path: PathBuf, now: SystemTime) -> bool {
+        let long_ago = |last: &SystemTime| now.duration_since(*last).is_ok_and(|ago| ago >= WARN_EVERY);
+        let due = self.warned.get(&path).is_none_or(long_ago);
+        if due {
             self.warned.insert(path, now);
         }
+        due
     }
 }
 
 /// Looks until `stop`.
 pub async fn watch(mut expiry: CertificateExpiry, stop: CancellationToken) -> Result<()> {
     loop {
-        expiry.look(SystemTime::now());
+        for warning in expiry.look(SystemTime::now()) {
+            tracing::warn!("{warning}");
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -138,16 +138,36 @@ fn the_end_of_a_certificate_is_a_metric_that_follows_the_file() {
     let cert = client(&files).cert.clone();
     let label = cert.display().to_string();
     let mut expiry = CertificateExpiry::new(vec![cert.clone()], gauge.clone());
-    expiry.look(UNIX_EPOCH);
+    assert!(expiry.look(UNIX_EPOCH).is_empty());
     assert_eq!(gauge.with_label_values(&[&label]).get(), 1_924_905_600);
     fs::write(&cert, "half of").unwrap();
-    expiry.look(UNIX_EPOCH);
+    assert!(expiry.look(UNIX_EPOCH).is_empty());
     assert_eq!(
         gauge.with_label_values(&[&label]).get(),
         1_924_905_600,
         "what was known"
     );
     dir.files(2031);
-    expiry.look(UNIX_EPOCH);
+    assert!(expiry.look(UNIX_EPOCH).is_empty());
     assert_eq!(gauge.with_label_values(&[&label]).get(), 1_956_441_600);
+}
+
+#[test]
+fn the_end_of_a_certificate_is_warned_of_two_weeks_ahead_and_once_a_day() {
+    let dir = Dir::new("warning");
+    let files = dir.files(2030);
+    let gauge = prometheus::IntGaugeVec::new(prometheus::Opts::new("expiry", "-"), &["file"]).unwrap();
+    let cert = client(&files).cert.clone();
+    let mut expiry = CertificateExpiry::new(vec![cert.clone()], gauge);
+    const DAY: Duration = Duration::from_secs(86_400);
+    let end = UNIX_EPOCH + Duration::from_secs(1_924_905_600);
+    assert!(expiry.look(end - DAY * 15).is_empty());
+    let warnings = expiry.look(end - DAY * 14);
+    let told = "expires on 2030-12-31T00:00:00Z";
+    assert!(warnings.len() == 1 && warnings[0].contains(told), "{warnings:?}");
+    assert!(expiry.look(end - DAY * 14 + DAY / 2).is_empty(), "not again");
+    assert_eq!(expiry.look(end - DAY * 13).len(), 1, "the next day");
+    assert!(expiry.look(end)[0].contains("expired on"), "and after its end");
+    dir.files(2031);
+    assert!(expiry.look(end + DAY).is_empty(), "there is a new one");
 }

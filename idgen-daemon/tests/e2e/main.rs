@@ -19,6 +19,7 @@ mod kit;
 mod auth;
 #[cfg(test)]
 mod clock;
+mod clock_gate;
 #[cfg(test)]
 mod collision;
 #[cfg(test)]
@@ -33,6 +34,8 @@ mod fencing;
 mod fleet;
 #[cfg(test)]
 mod format;
+#[cfg(test)]
+mod full;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]

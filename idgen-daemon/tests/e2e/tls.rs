@@ -1,6 +1,9 @@
 //! TLS to etcd and to Postgres: only to the right server, only with the right files, never in plain text instead; and
 //! other files are taken up without a restart.
 
+use std::process::Command;
+
+use crate::kit::daemon::answer;
 use crate::kit::pki::Leaf;
 use crate::kit::{
     Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions,
@@ -256,6 +259,39 @@ fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
 fn renews(daemon: &mut Daemon, more: u64) {
     let goal = daemon.renewals() + more;
     eventually_true(PATIENCE, "leases are renewed", || daemon.renewals() >= goal);
+}
+
+/// The block of commands in docs/operations.md, as it is written there.
+#[test]
+fn the_openssl_commands_of_the_documentation_make_certificates_that_work() {
+    let page = include_str!("../../../docs/operations.md");
+    let section = page
+        .split("### Certificates with openssl")
+        .nth(1)
+        .expect("the section");
+    let commands = section.split("```").nth(1).expect("its commands");
+    let certs = CertDir::new();
+    let mut shell = Command::new("bash");
+    shell
+        .current_dir(certs.path())
+        .args(["-ec", commands.strip_prefix("sh").expect("a block of sh")]);
+    let made = answer(shell);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    for (name, from) in [
+        ("server-ca.pem", "ca.pem"),
+        ("admin.pem", "client.pem"),
+        ("admin.key", "client.key"),
+    ] {
+        std::fs::copy(certs.join(from), certs.join(name)).expect("copy");
+    }
+    let etcd = Etcd::with(EtcdOptions::default().certs(&certs));
+    let server = Server::start();
+    let daemon = DaemonOptions::new(&server)
+        .store(Store::etcd(&etcd))
+        .store_more(&certs.store_lines())
+        .start();
+    mints(&server);
+    daemon.terminate();
 }
 
 // --- Postgres ---

@@ -4,8 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::kit::daemon::idgenctl;
 use crate::kit::process::pids_in;
-use crate::kit::{FakeClock, PATIENCE, Pause, Release, eventually_true, fake_clock};
-use crate::scene::{FENCE, RIDE, Scene, Stage};
+use crate::kit::{
+    Chrony, Daemon, DaemonOptions, EtcdCluster, EtcdOptions, FakeClock, PATIENCE, Pause, Release, Server,
+    ServerOptions, Store, TimeSource, eventually_true, fake_clock, sql,
+};
+use crate::scene::{FENCE, RIDE, Scene, Side, Stage};
 
 const HOUR_MS: i64 = 3_600_000;
 /// Beyond `idgen.max_clock_rewind_ms`.
@@ -70,6 +73,24 @@ pub fn f47_the_wall_clock_is_set_ahead(release: Release) {
     );
     scene.sides[0].server.clock().set_offset_ms(0);
     assert_only_the_first_noticed(scene);
+}
+
+/// What the daemon of a server says of its clock.
+fn clock_state(server: &Server) -> Option<String> {
+    sql::value(&mut server.connect(), "SELECT clock_state FROM idgen.health")
+}
+
+fn wait_clock(server: &Server, state: &str) {
+    eventually_true(PATIENCE, &format!("the clock is {state}"), || {
+        clock_state(server).as_deref() == Some(state)
+    });
+}
+
+fn wait_unready_because(daemon: &mut Daemon, why: &str) {
+    eventually_true(PATIENCE, &format!("/readyz says: {why}"), || {
+        let page = daemon.get("/readyz");
+        page.is_some_and(|(status, body)| status == 503 && body.contains(why))
+    });
 }
 
 /// libfaketime around the daemon alone, with what it is to show.
@@ -157,4 +178,99 @@ pub fn f52_server_and_daemon_stand_still_and_their_clock_with_them(release: Rele
     let outcome = scene.finish();
     outcome.assert_refused_at_most_for(0, &CLOCK_OR_LEASE);
     outcome.assert_unnoticed_by(1);
+}
+
+/// Five hosts, each with a server and a daemon that see one clock; the clocks of two are 2 s ahead.
+pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
+    let chrony = Chrony::with(TimeSource::Local);
+    let cluster = EtcdCluster::with(EtcdOptions::of(release), 1);
+    let fake_clock = ServerOptions {
+        fake_clock: true,
+        ..Default::default()
+    };
+    let servers = Server::several_with(5, &fake_clock);
+    let launch = |server: &Server| {
+        let wrapper = server.clock().wrapper();
+        let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+        let options = DaemonOptions::new(server)
+            .store(Store::cluster(&cluster))
+            .ttl_ms(u64::try_from(FENCE.as_millis()).expect("ms"));
+        options.clock(&chrony.lines()).wrapped_in(&wrapper).launch()
+    };
+    let (right, ahead) = servers.split_at(3);
+    let mut daemons: Vec<Daemon> = right.iter().map(launch).collect();
+    daemons.iter_mut().for_each(Daemon::wait_ready);
+
+    ahead
+        .iter()
+        .for_each(|server| server.clock().set_offset_ms(2_000));
+    let mut refused: Vec<Daemon> = ahead.iter().map(launch).collect();
+    for (server, daemon) in ahead.iter().zip(&mut refused) {
+        wait_unready_because(daemon, "ms ahead of most of 3 peers");
+        wait_clock(server, "apart from peers");
+        let leases: i64 = sql::value(&mut server.connect(), "SELECT count(*) FROM idgen.slots");
+        assert_eq!(leases, 0, "nothing was acquired");
+    }
+    for (server, daemon) in right.iter().zip(&mut daemons) {
+        daemon.wait_ready();
+        wait_clock(server, "good");
+    }
+
+    // Set right, and started anew as their hosts would be.
+    refused.into_iter().for_each(Daemon::kill);
+    ahead.iter().for_each(|server| server.clock().set_offset_ms(0));
+    daemons.extend(ahead.iter().map(launch));
+    daemons.iter_mut().for_each(Daemon::wait_ready);
+
+    // Whose clock goes astray in steps too small for the step check mints on, and raises no ceiling.
+    let (server, until) = (&servers[0], Instant::now() + Duration::from_secs(30));
+    let mut offset_ms = 0;
+    while clock_state(server).as_deref() != Some("apart from peers") {
+        assert!(
+            Instant::now() < until,
+            "{offset_ms} ms ahead: {:?}",
+            clock_state(server)
+        );
+        offset_ms = (offset_ms + 80).min(1_500);
+        server.clock().set_offset_ms(offset_ms);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let (deadline, ceiling) = ends_of(server);
+    eventually_true(PATIENCE, "a renewal", || ends_of(server).0 > deadline);
+    assert_eq!(ends_of(server).1, ceiling, "no ceiling rises");
+}
+
+/// Deadline and ceiling.
+fn ends_of(server: &Server) -> (i64, i64) {
+    let ends = "SELECT max(deadline_ms), max(ceiling_ms) FROM idgen.slot_states()";
+    let row = server.connect().query_one(ends, &[]).expect("slots");
+    (row.get(0), row.get(1))
+}
+
+/// chronyd loses its sources: who holds a lease goes on, and nobody takes another one.
+pub fn f54_nobody_keeps_the_clock_right_any_more(release: Release) {
+    let mut chrony = Chrony::with(TimeSource::Local);
+    let mut scene = Stage::new("F54", release, RIDE).set();
+    scene.sides[0].terminate_daemon();
+    scene.sides[0].options = scene.sides[0].options.clone().clock(&chrony.lines());
+    scene.sides[0].launch_daemon();
+    scene.sides[0].daemon().wait_ready();
+    wait_clock(&scene.sides[0].server, "good");
+    let mut scene = scene.under_load();
+    chrony.set_source(TimeSource::Nobody);
+    wait_clock(&scene.sides[0].server, "unsynchronised");
+    let (token, ceiling) = (scene.sides[0].token(), scene.sides[0].ceiling_ms());
+    scene.go_on_for(RIDE * 2);
+    assert!(scene.sides[0].ceiling_ms() > ceiling, "ceilings rise");
+    assert_eq!(scene.sides[0].token(), token);
+    scene.sides[0].daemon().wait_ready();
+    scene.sides.iter_mut().for_each(Side::stop_load);
+
+    scene.sides[0].terminate_daemon();
+    scene.sides[0].launch_daemon();
+    wait_unready_because(scene.sides[0].daemon(), "not synchronised, says chrony");
+    assert!(scene.sides[0].open().0.is_empty(), "nothing was acquired");
+    chrony.set_source(TimeSource::Local);
+    scene.sides[0].daemon().wait_ready();
+    scene.finish().assert_nobody_noticed();
 }

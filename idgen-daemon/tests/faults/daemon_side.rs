@@ -1,10 +1,11 @@
 //! Faults of the daemon, of its leases in etcd and of its way to the server.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, Txn, TxnOp};
+use etcd_client::{Client, GetOptions, Txn, TxnOp};
 
 use crate::etcd_side::{WORKERS, committed, committed_by, holders};
 use crate::kit::process::{Signal, signal_pid};
@@ -41,13 +42,13 @@ fn leases_for_a_second(scene: &Scene) -> usize {
 pub fn f26_the_revocation_of_an_old_lease_is_lost(release: Release) {
     let scene = Stage::new("F26", release, RIDE).set().under_load();
     let usual = leases_for_a_second(&scene);
-    scene.sides[0].network(Mode::Delay(Flow::Replies, Duration::from_millis(400)));
+    scene.sides[0].network(Mode::Delay(Flow::Replies, Duration::from_millis(800)));
     let before = committed_by(&scene, 0);
     eventually_true(PATIENCE, "a renewal is committed", || {
         committed_by(&scene, 0) > before
     });
     scene.sides[0].network(Mode::Lose(Flow::Requests));
-    thread::sleep(Duration::from_millis(700));
+    thread::sleep(Duration::from_millis(1_100));
     scene.sides[0].network(Mode::Pass);
     let left = leases_for_a_second(&scene);
     assert!(
@@ -76,17 +77,19 @@ pub fn fill_pool(scene: &Scene, held: i32) -> Vec<String> {
                 .expect("get");
             values.push((key, answer.kvs()[0].value().to_vec()));
         }
+        let all = GetOptions::new().with_prefix().with_keys_only();
+        let answer = client.get(WORKERS, Some(all)).await.expect("get");
+        let taken: BTreeSet<String> = answer
+            .kvs()
+            .iter()
+            .filter_map(|pair| pair.key_str().ok())
+            .map(str::to_owned)
+            .collect();
         let mut filled = Vec::new();
         let mut puts = Vec::new();
         for identity in 0..POOL {
             let holder = format!("{WORKERS}{identity}/holder");
-            if client
-                .get(holder.clone(), None)
-                .await
-                .expect("get")
-                .kvs()
-                .is_empty()
-            {
+            if !taken.contains(&holder) {
                 puts.extend(values.iter().map(|(key, value)| {
                     TxnOp::put(format!("{WORKERS}{identity}/{key}"), value.clone(), None)
                 }));

@@ -49,7 +49,7 @@ fn a_lease_revoked_early(release: Release) {
 /// etcd#9395, #13294, #20273: every new leader gives every lease its whole TTL again, so the identities of a dead server stay
 /// taken for longer than a TTL. Whoever finds the pool exhausted meanwhile says so, and goes on when they are free.
 fn five_leader_moves(release: Release) {
-    let mut scene = Stage::new("i26", release, FENCE).set().under_load();
+    let mut scene = Stage::new("i26", release, RIDE).set().under_load();
     let held = scene.sides[1].open().0;
     fill_pool(&scene, held[0]);
     let taken = holders(&scene, 0);
@@ -61,10 +61,10 @@ fn five_leader_moves(release: Release) {
     scene.sides[0].launch_daemon();
     for _ in 0..5 {
         scene.cluster.move_leader();
-        thread::sleep(FENCE / 3);
+        thread::sleep(RIDE / 4);
     }
     let moved = killed.elapsed();
-    assert!(moved > FENCE, "{moved:?}: a lease would have expired");
+    assert!(moved > RIDE, "{moved:?}: a lease would have expired");
     assert_eq!(
         holders(&scene, 0),
         taken,

@@ -16,6 +16,8 @@ const SECONDS_SHORT: u64 = 10;
 /// Production: leases of workers last 600 s, those of shards 30 s, the outage 300 s.
 const WORKER_TTL_PER_OUTAGE: u64 = 2;
 const SHARD_TTLS_PER_OUTAGE: u64 = 10;
+/// And they are renewed every 10 s.
+const PERIODS_PER_OUTAGE: u128 = 30;
 /// etcd grants no less.
 const SHARD_TTL_S_MIN: u64 = 2;
 /// What is minted for, on the first server.
@@ -39,7 +41,9 @@ impl Outage {
 
     fn stage(&self, release: Release) -> Scene {
         let ttl = self.length * u32::try_from(WORKER_TTL_PER_OUTAGE).expect("a small factor");
-        let mut scene = Stage::new("out", release, ttl).set();
+        let mut stage = Stage::new("out", release, ttl);
+        stage.workers_more = format!("period_ms = {}", self.length.as_millis() / PERIODS_PER_OUTAGE);
+        let mut scene = stage.set();
         let side = &mut scene.sides[0];
         side.terminate_daemon();
         side.options = side.options.clone().shards(&SHARD.to_string());

@@ -42,6 +42,8 @@ pub struct Stage {
     pub etcd: EtcdOptions,
     pub server: ServerOptions,
     pub members: usize,
+    /// More lines of section `[workers]` of the daemons.
+    pub workers_more: String,
     /// More lines of section `[store]` of the daemons, and the files that they name.
     pub store_more: String,
     pub files: Option<Scratch>,
@@ -59,6 +61,7 @@ impl Stage {
                 ..Default::default()
             },
             members: 3,
+            workers_more: String::new(),
             store_more: String::new(),
             files: None,
         }
@@ -91,6 +94,7 @@ impl Side {
             .name(name)
             .store(Store::behind(&proxies))
             .store_more(&stage.store_more)
+            .workers_more(&stage.workers_more)
             .ttl_ms(ttl_ms);
         let daemon = Some(options.launch());
         Load::make_tag(&server);

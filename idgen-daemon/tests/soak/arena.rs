@@ -115,6 +115,10 @@ impl Arena {
         self.daemons[n].as_ref().expect("the daemon runs")
     }
 
+    pub fn trail(&self) -> &Trail {
+        self.trail.as_ref().expect("a recorder")
+    }
+
     /// Ends a daemon with this signal, and keeps what it has logged.
     pub fn end_daemon(&mut self, n: usize, signal: Signal) {
         let mut daemon = self.daemons[n].take().expect("the daemon runs");

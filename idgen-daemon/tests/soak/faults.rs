@@ -3,15 +3,18 @@
 use std::thread;
 use std::time::Duration;
 
+use idgen_core::history::Moment;
+use serde_json::Value;
+
 use crate::arena::{Arena, minting_backend, store_sessions};
 use crate::files::Record;
-use crate::kit::EtcdCluster;
+use crate::kit::daemon::idgenctl;
 use crate::kit::fault::{Pause, SyncFault, SyncFaultGuard};
 use crate::kit::process::{Signal, signal_pid};
 use crate::kit::proxy::{Flow, Mode};
+use crate::kit::{EtcdCluster, PATIENCE, eventually_true};
 use crate::moment;
 use crate::plan::{CLOCK_SERVER, Fault, Planned};
-use idgen_core::history::Moment;
 
 /// Longer than an election, so that the members choose another leader.
 const SYNC_DELAY: Duration = Duration::from_secs(3);
@@ -90,6 +93,7 @@ impl Arena {
                 Mode::Delay(Flow::Requests, Duration::from_millis(ms)),
                 hold,
             ),
+            Fault::StoreRestored { new_token } => self.restore_store(new_token, hold),
             of_etcd => self.hit_cluster(of_etcd, hold),
         }
     }
@@ -135,6 +139,47 @@ impl Arena {
         }
     }
 
+    /// A daemon takes other workers than the snapshot knows of, then the store is put back to it. Nobody may be granted
+    /// anything until an operator has advanced the epoch, however long that takes.
+    fn restore_store(&mut self, new_token: bool, hold: Duration) -> Moment {
+        let snapshot = self.cluster().members[0].save("snapshot.db");
+        let restarted = self.daemon_away(1, Signal::TERM, Duration::ZERO);
+        self.wait_minting(restarted, PATIENCE)
+            .expect("everybody mints beyond the snapshot");
+        // What is recorded must be complete: nobody commits any more, and the recorder catches up.
+        self.set_net(|_, _| true, Mode::Reset);
+        self.trail().catch_up();
+        let token = format!("restored-{}", moment::now().0);
+        self.trail().shared.replace(true);
+        self.cluster()
+            .restore(&snapshot, new_token.then_some(token.as_str()));
+        self.trail().catch_up();
+        self.set_net(|_, _| true, Mode::Pass);
+        thread::sleep(hold);
+        let ended = moment::now();
+        self.advance_epoch();
+        ended
+    }
+
+    /// As an operator does. Refused for a while when the epoch was advanced just before.
+    fn advance_epoch(&self) {
+        let config = self.daemon(0).config_path().display().to_string();
+        let epoch = |command: &str, more: &[&str]| {
+            let mut args = vec!["epoch", command, "--config", &config, "--output", "json"];
+            args.extend(more);
+            idgenctl(&args)
+        };
+        eventually_true(PATIENCE, "the epoch is advanced", || {
+            let shown: Value = serde_json::from_str(&epoch("show", &[]).stdout).unwrap_or_default();
+            let identity = shown["identity"].as_str().unwrap_or_default();
+            let advanced = epoch(
+                "advance",
+                &["--identity", identity, "--reason", "the soak has restored it"],
+            );
+            advanced.code == Some(0)
+        });
+    }
+
     fn daemon_away(&mut self, n: usize, signal: Signal, hold: Duration) -> Moment {
         self.end_daemon(n, signal);
         thread::sleep(hold);
@@ -157,21 +202,23 @@ impl Arena {
         moment::now()
     }
 
-    /// Sets the proxies (of a server, to a member) that are chosen.
+    /// For a while.
     fn net(&self, chosen: impl Fn(usize, usize) -> bool, mode: Mode, hold: Duration) -> Moment {
-        let set = |mode| {
-            for (server, proxies) in self.proxies.iter().enumerate() {
-                for (member, proxy) in proxies.iter().enumerate() {
-                    if chosen(server, member) {
-                        proxy.set(mode);
-                    }
+        self.set_net(&chosen, mode);
+        thread::sleep(hold);
+        self.set_net(&chosen, Mode::Pass);
+        moment::now()
+    }
+
+    /// Sets the proxies (of a server, to a member) that are chosen.
+    fn set_net(&self, chosen: impl Fn(usize, usize) -> bool, mode: Mode) {
+        for (server, proxies) in self.proxies.iter().enumerate() {
+            for (member, proxy) in proxies.iter().enumerate() {
+                if chosen(server, member) {
+                    proxy.set(mode);
                 }
             }
-        };
-        set(mode);
-        thread::sleep(hold);
-        set(Mode::Pass);
-        moment::now()
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use idgen_core::history::{History, Moment, Run, Statement};
 use idgen_core::lease::{BootId, Class};
+use postgres::types::{FromSql, Type};
 use postgres::{Client, Error};
 use uuid::Uuid;
 
@@ -28,15 +29,18 @@ pub const SHARD: u16 = 7;
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 /// Ids of one statement of a batch.
 const BATCHES: [u64; 4] = [500, 5_000, 20_000, 60_000];
-/// Batches of one session are kept to this many ids per second: the rest of the machine is for the faults.
-const BATCH_IDS_PER_S: u64 = 45_000;
+/// Sessions are kept to this many ids per second: the rest of the machine is for the faults. A row of COPY is a
+/// message, which costs a client fifty times as much as an element of an array.
+const COPY_IDS_PER_S: u32 = 20_000;
+const ARRAY_IDS_PER_S: u32 = 90_000;
 const SINGLE_PAUSE: Duration = Duration::from_millis(2);
 /// Header of COPY in binary form, before the length of its extension.
 const COPY_HEADER: usize = 19;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Batch,
+    Copy,
+    Array,
     Single,
     Shard,
 }
@@ -44,14 +48,24 @@ pub enum Kind {
 impl Kind {
     fn class(self) -> Class {
         match self {
-            Kind::Batch | Kind::Single => Class::Worker,
+            Kind::Copy | Kind::Array | Kind::Single => Class::Worker,
             Kind::Shard => Class::Shard,
+        }
+    }
+
+    /// A pause after a call that was answered.
+    fn rest(self, invoked: Moment, ids: u64) {
+        match self {
+            Kind::Copy => pause(invoked, Duration::from_secs(ids) / COPY_IDS_PER_S),
+            Kind::Array => pause(invoked, Duration::from_secs(ids) / ARRAY_IDS_PER_S),
+            Kind::Single | Kind::Shard => thread::sleep(SINGLE_PAUSE),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Batch => "batch",
+            Kind::Copy => "copy",
+            Kind::Array => "array",
             Kind::Single => "single",
             Kind::Shard => "shard",
         }
@@ -100,7 +114,7 @@ pub struct Minters {
 impl Minters {
     pub fn start(server: &Server, number: usize, seed: u64, dir: &Path) -> Minters {
         let progress = Arc::new(Progress::default());
-        let kinds = [Kind::Batch, Kind::Batch, Kind::Single, Kind::Shard];
+        let kinds = [Kind::Copy, Kind::Array, Kind::Single, Kind::Shard];
         let threads = kinds.into_iter().enumerate().map(|(nth, kind)| {
             let connect = server.connector();
             let file = dir.join(format!("mints-{number}-{nth}-{}.bin", kind.name()));
@@ -157,7 +171,8 @@ impl Session {
             let invoked = moment::now();
             let mut runs = Runs::default();
             let answer = match self.kind {
-                Kind::Batch => batch(&mut client, ids, &mut runs),
+                Kind::Copy => copy(&mut client, ids, &mut runs),
+                Kind::Array => array(&mut client, ids, &mut runs),
                 Kind::Single => single(&mut client, "SELECT idgen_snowflake()", &mut runs),
                 Kind::Shard => single(
                     &mut client,
@@ -168,10 +183,7 @@ impl Session {
             let returned = moment::now();
             self.note(invoked, returned, answer.is_ok(), &runs);
             match answer {
-                Ok(()) if self.kind == Kind::Batch => {
-                    pause(invoked, Duration::from_secs(ids) / BATCH_IDS_PER_S as u32)
-                }
-                Ok(()) => thread::sleep(SINGLE_PAUSE),
+                Ok(()) => self.kind.rest(invoked, ids),
                 Err(_) if client.is_closed() => return Ok(()),
                 Err(_) => {
                     self.progress.refusals.fetch_add(1, Ordering::Relaxed);
@@ -221,7 +233,7 @@ fn single(client: &mut Client, sql: &str, runs: &mut Runs) -> io::Result<()> {
 }
 
 /// What had arrived before an error counts: it was given out.
-pub fn batch(client: &mut Client, ids: u64, runs: &mut Runs) -> io::Result<()> {
+pub fn copy(client: &mut Client, ids: u64, runs: &mut Runs) -> io::Result<()> {
     let sql = format!("COPY (SELECT idgen_snowflake_batch({ids})) TO STDOUT (FORMAT binary)");
     let mut copied = client.copy_out(&sql).map_err(io::Error::other)?;
     let mut header = [0; COPY_HEADER];
@@ -241,6 +253,33 @@ pub fn batch(client: &mut Client, ids: u64, runs: &mut Runs) -> io::Result<()> {
     // The rest of it: an error may follow the last row.
     io::copy(&mut copied, &mut io::sink())?;
     Ok(())
+}
+
+fn array(client: &mut Client, ids: u64, runs: &mut Runs) -> io::Result<()> {
+    let sql = format!("SELECT array_agg(id) FROM idgen_snowflake_batch({ids}) AS id");
+    let row = client.query_one(&sql, &[]).map_err(io::Error::other)?;
+    let Elements(bytes) = row.get(0);
+    for element in bytes.chunks_exact(12) {
+        // Its length and the id.
+        let element: [u8; 12] = element.try_into().expect("twelve bytes");
+        let [_, _, _, _, id @ ..] = element;
+        runs.push(i64::from_be_bytes(id));
+    }
+    Ok(())
+}
+
+/// The elements of a `bigint[]` of one dimension as they come.
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Elements<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        const HEADER: usize = 20;
+        Ok(Elements(raw.get(HEADER..).ok_or("an empty array")?))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::INT8_ARRAY
+    }
 }
 
 /// Writes one file of mints.

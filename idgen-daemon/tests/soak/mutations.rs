@@ -13,7 +13,7 @@ use crate::files::{
     self, ClassName, EVENTS, Holder, Lines, Record, Row, RowChange, Seen, TOLD, TRAIL, TokenText,
 };
 use crate::kit::{Scratch, Server};
-use crate::mint::{Runs, Writer, batch};
+use crate::mint::{Runs, Writer, copy};
 use crate::moment;
 use crate::plan::{PERIOD_MS, StoreKind, TTL_MS};
 
@@ -259,7 +259,7 @@ impl Node {
         out.connection(self.number, Class::Worker, self.boot_id);
         let mut runs = Runs::default();
         let invoked = moment::now();
-        let ended = batch(&mut self.client, ids, &mut runs);
+        let ended = copy(&mut self.client, ids, &mut runs);
         out.statement(invoked, moment::now(), ended.is_ok(), &runs.0);
     }
 }

@@ -69,8 +69,11 @@ pub enum Fault {
     /// The processes of the store that serve daemons stand still.
     StoreSessionsPaused,
     StoreSessionsEnded,
-    /// Restored from a snapshot that others have minted beyond, then advanced to the next epoch.
-    StoreRestored,
+    /// Restored from a snapshot that others have minted beyond, under a new cluster token or the old one, then
+    /// advanced to the next epoch.
+    StoreRestored {
+        new_token: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +164,7 @@ impl Iterator for Plan {
         let draws = &mut self.draws;
         let (server, member) = (draws.index(SERVERS), draws.index(MEMBERS));
         let set_ms = draws.one_of(&[-20_000, -3_000, -300, 300, 5_000, 3_600_000]);
+        let new_token = draws.below(2) == 0;
         let slow_ms = draws.one_of(&[100, 400, 900]);
         // From a blink to beyond the deadline and the expiry of a lease.
         let hold = draws.one_of(&[300, 1_000, 2_500, 4_000, 6_500, 9_000]);
@@ -189,7 +193,7 @@ impl Iterator for Plan {
             (18, _) => Fault::AnswersLost(server),
             (19, _) => Fault::MemberCutOff(member),
             (20, _) => Fault::StoreSlow(slow_ms),
-            (_, StoreKind::Etcd) => Fault::StoreRestored,
+            (_, StoreKind::Etcd) => Fault::StoreRestored { new_token },
         };
         Some(Planned {
             fault,
@@ -218,7 +222,7 @@ fn every_kind_comes_before_one_comes_twice() {
         let planned = Plan::new(store, 3).take(kinds);
         let mut names: Vec<String> = planned
             .map(|planned| format!("{:?}", planned.fault))
-            .map(|name| name.split('(').next().unwrap_or_default().to_owned())
+            .map(|name| name.split(['(', ' ']).next().unwrap_or_default().to_owned())
             .collect();
         names.sort();
         names.dedup();

@@ -18,6 +18,8 @@ pub struct Shared {
     stop: AtomicBool,
     /// Beginning of the latest look after which everything was written down that it showed.
     complete_since: AtomicU64,
+    /// The store was replaced by an older one since the last look.
+    replaced: AtomicBool,
 }
 
 impl Shared {
@@ -26,6 +28,7 @@ impl Shared {
             lines: Lines::append(&dir.join(TRAIL)),
             stop: AtomicBool::new(false),
             complete_since: AtomicU64::new(0),
+            replaced: AtomicBool::new(false),
         })
     }
 
@@ -35,6 +38,12 @@ impl Shared {
 
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The store is about to be replaced by an older one; nobody writes to the old one any more. A restore under the
+    /// old token cannot be told by looking.
+    pub fn replace(&self, replaced: bool) -> bool {
+        self.replaced.swap(replaced, Ordering::Relaxed)
     }
 
     /// Everything is written down that was committed before this moment.

@@ -28,8 +28,8 @@ const COMPARE_EVERY: Duration = Duration::from_secs(4);
 const LOOKS_KEPT: usize = 5_000;
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Begins before the first daemon does. The store may be replaced by an older one that has another cluster id: then
-/// the record goes on with what is found there.
+/// Begins before the first daemon does. When the store is replaced by an older one, the record goes on with what is
+/// found there.
 pub fn start(endpoints: Vec<String>, dir: &Path) -> Trail {
     Trail::start(dir, move |shared| {
         let runtime = Runtime::new().expect("a runtime");
@@ -47,7 +47,6 @@ struct Keys {
 struct Recorder {
     endpoints: Vec<String>,
     shared: Arc<Shared>,
-    cluster_id: Option<u64>,
     /// Everything up to this revision is written down.
     revision: i64,
     /// What looks found: when each began, and the revision it found. The last ones.
@@ -64,7 +63,6 @@ impl Recorder {
         Recorder {
             endpoints,
             shared,
-            cluster_id: None,
             revision: 0,
             looks: Vec::new(),
             identities: BTreeMap::new(),
@@ -116,9 +114,8 @@ impl Recorder {
         let header = answer
             .header()
             .ok_or(Error::InvalidArgs("no header".to_owned()))?;
-        if self.cluster_id != Some(header.cluster_id()) {
-            let first = self.cluster_id.replace(header.cluster_id()).is_none();
-            self.begin(client, first).await?;
+        if self.revision == 0 || self.is_replaced(header.revision()) {
+            self.begin(client).await?;
         }
         self.looks.push((begun, header.revision()));
         if self.looks.len() > 2 * LOOKS_KEPT {
@@ -130,8 +127,15 @@ impl Recorder {
         Ok(())
     }
 
+    /// The old members may answer once more before they are killed; a restored one shows an older revision.
+    fn is_replaced(&self, revision: i64) -> bool {
+        let older = revision < self.revision;
+        older && self.shared.replace(false)
+    }
+
     /// Writes down what is there.
-    async fn begin(&mut self, client: &mut Client, first: bool) -> Result<()> {
+    async fn begin(&mut self, client: &mut Client) -> Result<()> {
+        let first = self.revision == 0;
         let answer = limited(client.get(PREFIX, Some(GetOptions::new().with_prefix()))).await?;
         self.revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
         self.looks.clear();

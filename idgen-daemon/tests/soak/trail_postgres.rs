@@ -25,7 +25,7 @@ const PEEK: &str =
     "SELECT lsn, data FROM pg_logical_slot_peek_changes('soak', NULL, NULL, 'include-timestamp', 'on')";
 const ROWS: &str = "SELECT kind, identity, generation, ceiling_ms, exact, holder::text, token_epoch || '/' || token_revision, \
      boot_id::text, floor(extract(epoch FROM expires_at) * 1000)::int8, revision FROM idgen.lease \
-     WHERE holder_name IS DISTINCT FROM 'filler' ORDER BY kind, identity";
+     WHERE holder_name IS DISTINCT FROM 'filler' AND generation > 0 ORDER BY kind, identity";
 
 /// The server needs `wal_level = logical`. Begins before the first daemon does.
 pub fn start(server: &Server, dir: &Path) -> Trail {

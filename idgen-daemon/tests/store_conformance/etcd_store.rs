@@ -1,11 +1,13 @@
 //! A real etcd with one member.
 
-use crate::kit::Etcd;
 use crate::kit::process::Signal;
+use crate::kit::{Etcd, Flow, Mode, PATIENCE, Proxy, eventually};
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
+use idgen_core::clock::ClockReading;
 use idgen_core::format::{CellFormat, REGIONAL};
-use idgen_core::lease::Class;
+use idgen_core::lease::ledger::{Attempt, settle_grant};
+use idgen_core::lease::{Class, InstanceId};
 use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
 use serde_json::Value;
 use std::time::Duration;
@@ -15,13 +17,17 @@ const PREFIX: &str = "/conformance";
 
 struct Member {
     etcd: Etcd,
+    /// The stores of the tests are behind it.
+    proxy: Proxy,
     runtime: Runtime,
 }
 
 impl Member {
     fn new() -> Self {
+        let etcd = Etcd::start();
         Self {
-            etcd: Etcd::start(),
+            proxy: Proxy::to(etcd.addr()),
+            etcd,
             runtime: Runtime::new().expect("runtime"),
         }
     }
@@ -48,7 +54,7 @@ impl Place for Member {
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> EtcdStore {
         EtcdStore::new(EtcdConfig {
             class,
-            endpoints: vec![self.etcd.endpoint()],
+            endpoints: vec![self.proxy.endpoint()],
             prefix: PREFIX.to_owned(),
             request_timeout: Duration::from_secs(1),
             security: EtcdSecurity::default(),
@@ -68,6 +74,16 @@ impl Place for Member {
         });
     }
 
+    fn expire(&self) {
+        let mut client = self.client();
+        let leases = self.runtime.block_on(client.leases()).expect("leases");
+        for lease in leases.leases() {
+            self.runtime
+                .block_on(client.lease_revoke(lease.id()))
+                .expect("revoke");
+        }
+    }
+
     fn freeze(&mut self) {
         self.etcd.signal(Signal::STOP);
     }
@@ -78,6 +94,45 @@ impl Place for Member {
 }
 
 conformance!(Member::new());
+
+/// The way back breaks at some moment of a grant, a little later each time: before its etcd lease is there, between
+/// lease and transaction, and after the commit. Whatever the store says then must fit what a look shows.
+#[test]
+fn answers_that_are_lost_on_the_way_are_settled_by_a_look() {
+    const ROUNDS: u64 = 10;
+    let member = Member::new();
+    let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
+    let mut outcomes = Vec::new();
+    for round in 0..ROUNDS {
+        let attempt = Attempt {
+            plan: one.plan(1, round),
+            reading: ClockReading::default(),
+        };
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(round));
+                member.proxy.set(Mode::Lose(Flow::Replies));
+            });
+            one.grant(attempt.plan.clone())
+                .map(|lease| lease.committed.revision)
+        });
+        member.proxy.heal();
+        let snapshot = eventually(PATIENCE, "the store answers", || {
+            member.runtime.block_on(one.store.read()).ok()
+        });
+        let made = settle_grant(&snapshot, &attempt, InstanceId(1), 60_000).map(|grant| grant.guard);
+        match outcome {
+            Ok(revision) => assert_eq!(made, Some(revision), "it was said to be made"),
+            // It may have been made, and only now we know.
+            Err(StoreErrorKind::Unknown) => {}
+            Err(kind) => assert_eq!(made, None, "{kind:?} means that nothing was done"),
+        }
+        outcomes.push((outcome, made));
+    }
+    println!("{outcomes:?}");
+    let lost = outcomes.iter().filter(|(outcome, _)| outcome.is_err()).count();
+    assert!(lost > 0, "no answer was lost: {outcomes:?}");
+}
 
 #[test]
 fn a_dead_member_is_left_for_a_living_one() {

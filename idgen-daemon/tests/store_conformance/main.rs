@@ -1,4 +1,5 @@
-//! What every lease store must do, tried on a real Postgres and a real etcd.
+//! What every lease store must do, tried on a real Postgres, a real etcd, and the store in memory that the daemon's
+//! simulation uses: what that finds counts only if it does as the real ones do.
 //!
 //! Each rule is a function over any [`rules::Place`]; the modules of the two stores run all of them.
 //! Postgres needs no extension here: the store is tables and one SQL function.
@@ -69,6 +70,26 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn an_epoch_is_advanced_once_and_opens_what_was_sealed() {
+            rules::an_epoch_is_advanced_once_and_opens_what_was_sealed(&$place);
+        }
+
+        #[test]
+        fn what_expires_goes_to_others_with_a_higher_generation_and_token() {
+            rules::what_expires_goes_to_others_with_a_higher_generation_and_token(&$place);
+        }
+
+        #[test]
+        fn revisions_rise_and_every_answered_write_is_seen() {
+            rules::revisions_rise_and_every_answered_write_is_seen(&$place);
+        }
+
+        #[test]
+        fn ceilings_fall_only_to_an_exact_high_water() {
+            rules::ceilings_fall_only_to_an_exact_high_water(&$place);
+        }
+
+        #[test]
         fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice() {
             rules::a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(&$place);
         }
@@ -108,4 +129,10 @@ macro_rules! conformance {
 #[cfg(test)]
 mod etcd_store;
 #[cfg(test)]
+mod memory_place;
+#[cfg(test)]
 mod postgres_store;
+#[cfg(test)]
+#[path = "../../src/lease/store_memory.rs"]
+#[allow(dead_code, reason = "the simulation of the daemon uses all of it")]
+mod store_memory;

@@ -1,9 +1,11 @@
 //! The tables of the embedded store.
 
 use crate::kit::process::{Signal, signal_pid};
-use crate::kit::{PATIENCE, Server, ServerOptions, eventually_true, sql};
+use crate::kit::{PATIENCE, Server, ServerOptions, eventually, eventually_true, sql};
 use crate::rules::{self, Daemon, Place, TTL_MS};
-use idgen_core::lease::{Class, Mark};
+use idgen_core::clock::ClockReading;
+use idgen_core::lease::ledger::{Attempt, settle_grant};
+use idgen_core::lease::{Class, InstanceId, Mark};
 use idgen_daemon::lease::{HolderName, LeaseStore, PostgresStore, PostgresStoreConfig, StoreErrorKind};
 use std::time::Duration;
 
@@ -44,6 +46,11 @@ impl Tables {
         client
     }
 
+    fn wait_no_more(&self, client: &mut postgres::Client) {
+        sql::run(client, "ALTER SYSTEM RESET synchronous_standby_names");
+        sql::run(client, "SELECT pg_reload_conf()");
+    }
+
     fn run(&self, statement: &str) {
         sql::run(&mut self.server.connect(), statement);
     }
@@ -71,6 +78,10 @@ impl Place for Tables {
 
     fn advance_epoch(&self) {
         self.run("UPDATE idgen.cell SET epoch = epoch + 1, epoch_nonce = gen_random_uuid()");
+    }
+
+    fn expire(&self) {
+        self.run("UPDATE idgen.lease SET expires_at = clock_timestamp() WHERE holder IS NOT NULL");
     }
 
     fn freeze(&mut self) {
@@ -172,10 +183,38 @@ fn a_commit_without_an_answer_is_unknown() {
     let tables = Tables::new();
     let runtime = tokio::runtime::Runtime::new().expect("runtime");
     let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
-    let plan = one.plan(1, 7);
-    tables.wait_for_nobody();
-    let error = runtime.block_on(one.store.grant(&plan)).expect_err("unknown");
+    let attempt = Attempt {
+        plan: one.plan(1, 7),
+        reading: ClockReading::default(),
+    };
+    let mut client = tables.wait_for_nobody();
+    let error = runtime
+        .block_on(one.store.grant(&attempt.plan))
+        .expect_err("unknown");
     assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+    // There was nobody to wait for: it was made, and a look that is answered shows it.
+    tables.wait_no_more(&mut client);
+    let snapshot = eventually(PATIENCE, "the store answers", || {
+        runtime.block_on(one.store.read()).ok()
+    });
+    assert!(settle_grant(&snapshot, &attempt, InstanceId(1), TTL_MS).is_some());
+}
+
+/// ... and so is what a read shows before the standby has it: else the answer above would be settled by what the
+/// primary alone knows.
+#[test]
+fn a_read_is_not_believed_before_the_standby_has_it() {
+    let tables = Tables::new();
+    let runtime = tokio::runtime::Runtime::new().expect("runtime");
+    let mut one = Daemon::new(&tables, &runtime, 1, TTL_MS);
+    one.plan(1, 7);
+    let mut client = tables.wait_for_nobody();
+    let error = runtime.block_on(one.store.read()).expect_err("it waits");
+    assert_eq!(error.kind, StoreErrorKind::Unknown, "{error}");
+    tables.wait_no_more(&mut client);
+    eventually_true(PATIENCE, "there is nothing to wait for", || {
+        runtime.block_on(one.store.read()).is_ok()
+    });
 }
 
 /// Each request has the time limit of the defaults, 1 s. A renewal of this size comes every 2 s, so its rows must find

@@ -5,10 +5,11 @@ use idgen_core::format::{CLASSIC, CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::{
-    BootId, Claim, Class, GrantPlan, Identity, InstanceId, Leased, Mark, Memory, NotFree, Occupied,
-    SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted, plan_switch,
+    AdvanceWish, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId, Leased,
+    Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
+    plan_advance, plan_switch,
 };
-use idgen_daemon::lease::{CellStore, Committed, HolderName, LeaseStore, Renewal, StoreErrorKind};
+use idgen_daemon::lease::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
@@ -32,6 +33,8 @@ pub trait Place {
     fn seal(&self, reason: &str);
     /// The next epoch with a new name. Holders stay as they are: the hardest case.
     fn advance_epoch(&self);
+    /// Every lease ends now, whatever its TTL.
+    fn expire(&self);
     /// Until [`Place::thaw`], nobody answers.
     fn freeze(&mut self);
     fn thaw(&mut self);
@@ -511,6 +514,142 @@ pub fn an_older_epoch_grants_and_renews_nothing(place: &impl Place) {
             .all(|leased| (512..1_024).contains(&leased.identity.0)),
         "the other half"
     );
+}
+
+pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let lease = one.acquire(1);
+    let cell = runtime.block_on(one.store.read()).expect("read").cell;
+    let seal = Seal {
+        cell_id: cell.cell_id,
+        reason: "its revision fell".to_owned(),
+        known: Epoch(4),
+        known_since: UnixMs(1),
+    };
+    let stranger = Seal {
+        cell_id: CellId(7),
+        ..seal.clone()
+    };
+    runtime
+        .block_on(one.store.seal(&stranger))
+        .expect("of another cell");
+    assert_eq!(one.read_kind(), None, "nothing was sealed");
+    runtime.block_on(one.store.seal(&seal)).expect("sealed");
+    assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
+
+    let survey = |operator: &mut Daemon<P::Store>| {
+        let survey = runtime.block_on(operator.store.survey()).expect("survey");
+        survey.expect("the store is in use")
+    };
+    let sealed = survey(&mut operator);
+    assert_eq!(sealed.sealed_because(&[]).as_deref(), Some("its revision fell"));
+    let wish = AdvanceWish {
+        identity: sealed.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    assert_eq!(plan.to, Epoch(5), "above what anybody knew of");
+    runtime.block_on(operator.store.advance(&plan)).expect("advanced");
+    let again = runtime
+        .block_on(operator.store.advance(&plan))
+        .expect_err("only once");
+    assert_eq!(again.kind, StoreErrorKind::Conflict, "{again}");
+
+    let opened = survey(&mut operator);
+    assert_eq!(opened.sealed_because(&[]), None);
+    let change = opened.history.last().expect("it is recorded");
+    assert_eq!((change.epoch, change.by.as_str()), (Epoch(5), "somebody"));
+    let next = one.acquire(1);
+    assert!(next.token > lease.token);
+    assert!(half(Epoch(5)).contains(&next.leased()[0].identity.0));
+    assert_eq!(
+        one.renew(&lease.renewal(500)).err(),
+        Some(StoreErrorKind::Conflict)
+    );
+    let mut shards = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    assert!(
+        matches!(shards.shards(&[7]), Err(PlanError::NotFree(_))),
+        "shards wait out the old epoch"
+    );
+}
+
+pub fn what_expires_goes_to_others_with_a_higher_generation_and_token(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let mut two = Daemon::of(Class::Shard, place, &runtime, 2, 60_000);
+    let plan = one.shards(&[3, 4]).expect("plan");
+    let lease = one.grant(plan).expect("granted");
+    assert!(matches!(two.shards(&[4]), Err(PlanError::NotFree(_))), "held");
+    place.expire();
+    let plan = eventually(PATIENCE, "the old window has cooled", || two.shards(&[4]).ok());
+    let next = two.grant(plan).expect("granted");
+    assert_eq!(next.plan.grants[0].generation, 2);
+    assert!(next.token > lease.token);
+    assert!(next.leased()[0].window.floor > lease.leased()[1].window.ceiling);
+    // Of two identities one is gone, so all of the lease is.
+    assert_eq!(one.standing(&lease), Standing::Lost);
+    let late = one.renew(&lease.renewal(600_000)).err();
+    assert_eq!(late, Some(StoreErrorKind::Conflict), "all or nothing");
+    let snapshot = runtime.block_on(two.store.read()).expect("read");
+    let row = snapshot.row(Identity(3)).expect("row");
+    assert_eq!(
+        row.ceiling,
+        lease.leased()[0].window.ceiling,
+        "nothing of it stays"
+    );
+}
+
+pub fn revisions_rise_and_every_answered_write_is_seen(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let mut two = Daemon::new(place, &runtime, 2, 60_000);
+    let mut lease = one.acquire(2);
+    let mut revision = lease.committed.revision;
+    for by_ms in 1..=5 {
+        let renewal = lease.renewal(by_ms * 100);
+        lease.committed = one.renew(&renewal).expect("renewed");
+        assert!(lease.committed.revision > revision);
+        revision = lease.committed.revision;
+        let snapshot = runtime.block_on(two.store.read()).expect("read");
+        assert!(snapshot.revision >= revision, "the store is as far as its rows");
+        for leased in &renewal.leased {
+            let row = snapshot.row(leased.identity).expect("row");
+            assert_eq!((row.revision, row.ceiling), (revision, leased.window.ceiling));
+        }
+    }
+    let other = two.acquire(1);
+    assert!(other.committed.revision > revision);
+    assert_eq!(other.token.revision, other.committed.revision);
+}
+
+pub fn ceilings_fall_only_to_an_exact_high_water<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let lease = one.acquire(1);
+    let identity = lease.leased()[0].identity;
+    let ceiling = lease.leased()[0].window.ceiling;
+    let mut lower = lease.renewal(0);
+    lower.leased[0].window.ceiling = ceiling.saturating_sub(1);
+    assert_eq!(one.renew(&lower).err(), Some(StoreErrorKind::Conflict));
+    let above = Mark {
+        last: ceiling.saturating_add(1),
+        ..lease.mark(0, 0)
+    };
+    assert_eq!(one.release(BOOT, &[above]), [], "no id can be above the ceiling");
+    let shown = |one: &mut Daemon<P::Store>| {
+        let snapshot = runtime.block_on(one.store.read()).expect("read");
+        snapshot.row(identity).expect("row").ceiling
+    };
+    assert_eq!(shown(&mut one), ceiling);
+    let exact = lease.mark(0, 9);
+    assert_eq!(one.release(BOOT, &[exact]), [exact]);
+    assert_eq!(shown(&mut one), exact.last);
 }
 
 pub fn a_store_that_does_not_answer_is_given_up_and_found_again(place: &mut impl Place) {

@@ -108,7 +108,7 @@ fn a_new_epoch_rises_above_all_that_were_ever_seen() {
 #[test]
 fn two_advances_lie_a_window_and_its_margin_apart() {
     let margin_ms = epoch_margin_ms(WORKER_WINDOW_MS);
-    assert_eq!(margin_ms, 482_000);
+    assert_eq!(margin_ms, 482_001);
     let ago = |ms| NOW.saturating_sub(ms);
     for (changed, refused) in [(ago(margin_ms - 1), true), (ago(margin_ms), false)] {
         let mut by_cell = survey();
@@ -121,6 +121,10 @@ fn two_advances_lie_a_window_and_its_margin_apart() {
         let by_anchor = [anchor(1, changed)];
         for (survey, anchors) in [(by_cell, &[][..]), (by_daemons, &[]), (survey(), &by_anchor)] {
             let planned = plan_advance(&survey, anchors, wish());
+            if let Ok(plan) = &planned {
+                let above = changed.saturating_add(margin_ms);
+                assert_eq!(plan.worker_min_floor, above, "whatever clocks do later");
+            }
             let at = changed.saturating_add(margin_ms);
             let too_soon = AdvanceRefused::TooSoon { at, wait_ms: 1 };
             assert_eq!(planned.err(), refused.then_some(too_soon));
@@ -138,7 +142,7 @@ fn the_making_of_the_cell_is_no_change_of_the_epoch() {
 #[test]
 fn shards_wait_until_all_that_was_lost_has_run_out() {
     let floor = |survey: &Survey| plan_advance(survey, &[], wish()).unwrap().shard_min_floor;
-    assert_eq!(floor(&survey()), NOW.saturating_add(12_000));
+    assert_eq!(floor(&survey()), NOW.saturating_add(12_001));
     let ceiling = NOW.saturating_add(50_000);
     let shards = vec![Row {
         identity: Identity(3),

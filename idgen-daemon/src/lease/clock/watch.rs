@@ -2,9 +2,10 @@
 
 use super::kernel::{host_clock, kernel_clock};
 use super::source::SyncSeen;
+use crate::lease::beacons::{Beacon, Heard, Shown};
 use crate::lease::complaint::Complaint;
 use idgen_core::clock::ClockReading;
-use idgen_core::lease::{ClockMonitor, ClockState, Gate, Judgement, Known, Peers};
+use idgen_core::lease::{BootId, ClockMonitor, ClockState, Gate, Judgement, Known};
 use std::time::{Duration, Instant};
 
 /// Numbers in a state change all the time; what is said of it is said anew this often.
@@ -22,6 +23,10 @@ pub struct ClockInputs {
     pub accept_synchronised: bool,
     /// Whether the clock of this host is synchronised.
     pub sync: SyncSeen,
+    /// Where the server's clock is shown to the other servers.
+    pub shown: Shown,
+    /// What the clocks of the others show; with the gate off nobody listens.
+    pub heard: Heard,
     /// This keeper is the one that tells the server.
     pub tells_server: bool,
 }
@@ -35,6 +40,8 @@ impl ClockInputs {
             gate: Gate::Off,
             accept_synchronised: false,
             sync,
+            shown: Shown::default(),
+            heard: Heard::new(Instant::now()),
             tells_server: false,
         }
     }
@@ -74,8 +81,14 @@ impl ClockWatch {
     }
 
     /// Judges a reading of the server's clocks.
-    pub(in crate::lease) fn judge(&mut self, reading: ClockReading) -> Judgement {
-        let peers = Peers::default();
+    pub(in crate::lease) fn judge(&mut self, reading: ClockReading, boot_id: BootId) -> Judgement {
+        let now = Instant::now();
+        let own = Beacon {
+            boot_id,
+            wall: reading.wall,
+        };
+        self.inputs.shown.set(own, now);
+        let peers = self.inputs.heard.peers(own, now, now);
         let known = Known {
             sync: *self.inputs.sync.borrow(),
             host: host_clock(),
@@ -93,7 +106,7 @@ impl ClockWatch {
             self.monitor.accept_step();
             self.judged = self.monitor.observe(reading, known);
         }
-        self.say(Instant::now());
+        self.say(now);
         self.judged
     }
 
@@ -174,8 +187,12 @@ fn consequence(judged: &Judgement) -> Option<&'static str> {
 mod tests {
     use super::*;
     use idgen_core::clock::{BootMs, UnixMs};
+    use idgen_core::lease::InstanceId;
     use idgen_core::lease::sync::{Source, Sync};
+    use std::collections::BTreeMap;
     use tokio::sync::watch;
+
+    const BOOT: BootId = BootId(1);
 
     fn sync(synchronised: bool) -> Option<Sync> {
         Some(Sync {
@@ -195,10 +212,14 @@ mod tests {
 
     fn watch_of(gate: Gate, said: Option<Sync>) -> (watch::Sender<Option<Sync>>, ClockWatch) {
         let (say, seen) = watch::channel(said);
+        let heard = Heard::new(Instant::now());
+        heard.looked(Instant::now(), BTreeMap::new());
         let inputs = ClockInputs {
             gate,
             accept_synchronised: false,
             sync: seen,
+            shown: Shown::default(),
+            heard,
             tells_server: true,
         };
         (say, ClockWatch::new(inputs))
@@ -207,26 +228,45 @@ mod tests {
     #[test]
     fn a_refusal_says_what_is_wrong_and_what_to_do_and_can_be_accepted() {
         let (say, mut clock) = watch_of(Gate::Refuse, sync(false));
-        assert!(!clock.judge(reading()).may_acquire);
+        assert!(!clock.judge(reading(), BOOT).may_acquire);
         let trouble = clock.trouble().unwrap();
         for part in ["not synchronised, says chrony", "no new lease", "check = \"off\""] {
             assert!(trouble.contains(part), "{trouble}");
         }
         assert!(clock.accept().unwrap().contains("chrony"));
-        assert!(clock.judge(reading()).may_acquire);
+        assert!(clock.judge(reading(), BOOT).may_acquire);
         assert!(clock.accept().is_none(), "it is believed already");
         say.send_replace(sync(true));
-        clock.judge(reading());
+        clock.judge(reading(), BOOT);
         assert_eq!(clock.trouble(), None);
+    }
+
+    #[test]
+    fn what_most_peers_contradict_is_refused_until_an_operator_accepts_it() {
+        let (_say, mut clock) = watch_of(Gate::Refuse, sync(true));
+        for peer in [2, 3] {
+            let beacon = Beacon {
+                boot_id: BootId(peer),
+                wall: UnixMs(host_clock().0 - 2_000),
+            };
+            clock.inputs.heard.hear(InstanceId(peer), beacon, Instant::now());
+        }
+        let judged = clock.judge(reading(), BOOT);
+        assert!(!judged.may_acquire && !judged.may_raise);
+        let trouble = clock.trouble().unwrap();
+        assert!(trouble.contains("ms ahead of most of 2 peers"), "{trouble}");
+        assert_eq!(clock.inputs.shown.at(Instant::now()).unwrap().boot_id, BOOT);
+        assert!(clock.accept().is_some());
+        assert!(clock.judge(reading(), BOOT).may_raise);
     }
 
     #[test]
     fn a_warning_names_the_setting_and_refuses_nothing() {
         let (_say, mut clock) = watch_of(Gate::Warn, sync(false));
-        assert!(clock.judge(reading()).may_acquire);
+        assert!(clock.judge(reading(), BOOT).may_acquire);
         assert!(clock.trouble().unwrap().contains("all the same"));
         let (_say, mut clock) = watch_of(Gate::Off, None);
-        assert!(clock.judge(reading()).may_acquire);
+        assert!(clock.judge(reading(), BOOT).may_acquire);
         assert_eq!(clock.trouble(), None);
     }
 
@@ -234,12 +274,12 @@ mod tests {
     fn the_server_is_told_what_changes_and_now_and_then() {
         let (say, mut clock) = watch_of(Gate::Refuse, sync(true));
         let start = Instant::now();
-        clock.judge(reading());
+        clock.judge(reading(), BOOT);
         assert!(clock.news(start).is_some());
         assert!(clock.news(start).is_none());
         assert!(clock.news(start + TELL_AGAIN).is_some());
         say.send_replace(sync(false));
-        clock.judge(reading());
+        clock.judge(reading(), BOOT);
         let news = clock.news(start + TELL_AGAIN).unwrap();
         assert_eq!(news.state.name(), "unsynchronised");
         clock.forget_told();
@@ -248,7 +288,7 @@ mod tests {
             wall: UnixMs(1),
             ..reading()
         };
-        clock.judge(far);
+        clock.judge(far, BOOT);
         assert!(clock.trouble().unwrap().contains("was set"));
     }
 }

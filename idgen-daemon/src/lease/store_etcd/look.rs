@@ -104,6 +104,7 @@ impl EtcdStore {
             .iter()
             .map(|row| (row.identity, row.generation))
             .collect();
+        self.ceilings = seen.rows.iter().map(|row| (row.identity, row.ceiling)).collect();
         self.blanks = seen.blanks;
         Ok(Snapshot::new(of_class, unsigned(fetched.revision), seen.rows))
     }

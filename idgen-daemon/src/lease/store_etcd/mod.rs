@@ -18,6 +18,7 @@
 //! A key that somebody deletes must not go unnoticed: the high waters of all workers are made with the cell, those of
 //! shards are counted in one key, and every look compares.
 
+mod beacons;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod link;
@@ -25,10 +26,12 @@ mod look;
 mod pins;
 mod value;
 
+use self::beacons::BeaconValue;
 use self::link::{Effect, Link};
 use self::look::header_of;
 use self::pins::Pins;
 use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
+use super::beacons::Shown;
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
@@ -39,10 +42,11 @@ use idgen_core::lease::{
 };
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -76,6 +80,8 @@ pub struct EtcdStore {
     cell: SeenCell,
     /// Generations as last seen or granted.
     generations: BTreeMap<Identity, u64>,
+    /// Ceilings as last seen or asked for: a key's revision guards that it is as it was, not what is put there.
+    ceilings: BTreeMap<Identity, UnixMs>,
     /// Mod revisions of the high waters of workers that were never leased, as last seen.
     blanks: BTreeMap<Identity, i64>,
     /// How many shards have keys, and the mod revision of that count, as last seen.
@@ -83,6 +89,8 @@ pub struct EtcdStore {
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     revokes: JoinSet<()>,
+    /// What is told the other servers beside the leases.
+    shown: Shown,
 }
 
 #[derive(Clone, Copy)]
@@ -103,11 +111,37 @@ impl EtcdStore {
             pins: Pins::default(),
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
+            ceilings: BTreeMap::new(),
             blanks: BTreeMap::new(),
             shards: (0, 0),
             lease_id: None,
             revokes: JoinSet::new(),
+            shown: Shown::default(),
         }
+    }
+
+    /// Tells the other servers what this shows, with every grant and renewal.
+    #[must_use]
+    pub fn showing(self, shown: Shown) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// What our server's clock shows now, as a change of the store.
+    fn beacon(&self, lease: EtcdLease) -> Result<Option<TxnOp>> {
+        let Some(beacon) = self.shown.at(Instant::now()) else {
+            return Ok(None);
+        };
+        let key = beacons::key(
+            &self.config.prefix,
+            self.config.holder.instance,
+            self.config.class,
+        );
+        let on_lease = PutOptions::new().with_lease(lease.id);
+        Ok(Some(TxnOp::put(
+            key,
+            encode(&BeaconValue::of(beacon))?,
+            Some(on_lease),
+        )))
     }
 
     async fn client(&mut self) -> Result<Client> {
@@ -155,8 +189,9 @@ impl EtcdStore {
         &mut self,
         lease: EtcdLease,
         guards: Vec<Compare>,
-        puts: Vec<TxnOp>,
+        mut puts: Vec<TxnOp>,
     ) -> Result<Committed> {
+        puts.extend(self.beacon(lease)?);
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
@@ -279,6 +314,45 @@ impl EtcdStore {
         ])
     }
 
+    /// Gives up holder keys and writes down the exact ends; false: the latter was refused. An etcd that is full takes
+    /// deletes alone. Then the ceilings stay in the high waters, and the next holders begin above them.
+    async fn release_exactly(
+        &mut self,
+        guards: Vec<Compare>,
+        exact_ends: Vec<TxnOp>,
+        deletes: Vec<TxnOp>,
+    ) -> Result<bool> {
+        let all = [exact_ends, deletes.clone()].concat();
+        let (answer, exact) = match self.write(Txn::new().when(guards.clone()).and_then(all)).await {
+            Ok(answer) => (answer, true),
+            Err(error) if error.kind == StoreErrorKind::Denied => {
+                let answer = self.write(Txn::new().when(guards).and_then(deletes)).await;
+                // The first error says more.
+                let answer = answer.map_err(|_| error.clone())?;
+                tracing::warn!("identities are given back without their exact ends: {error}");
+                (answer, false)
+            }
+            Err(error) => return Err(error),
+        };
+        if answer.succeeded() {
+            Ok(exact)
+        } else {
+            Err(not_as_expected())
+        }
+    }
+
+    /// No ceiling of these is lowered. One that was asked for and not committed is forgotten with the next look.
+    fn raise_ceilings(&mut self, leased: impl Iterator<Item = Leased>) -> Result<()> {
+        for Leased { identity, window } in leased {
+            let known = self.ceilings.entry(identity).or_default();
+            if window.ceiling < *known {
+                return Err(not_as_expected());
+            }
+            *known = window.ceiling;
+        }
+        Ok(())
+    }
+
     /// An identity is held under the token, and its high water is as it was left.
     fn held_unchanged(&self, identity: Identity, token: Token, guard: Revision) -> Result<[Compare; 2]> {
         let token = signed(token.revision)?;
@@ -296,6 +370,7 @@ impl LeaseStore for EtcdStore {
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
         self.check_cell((plan.epoch, plan.epoch_nonce), &plan.formats)?;
+        self.raise_ceilings(plan.grants.iter().map(|planned| planned.leased))?;
         self.clear_remains(plan).await?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
@@ -327,6 +402,7 @@ impl LeaseStore for EtcdStore {
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
         self.check_cell((renewal.token.epoch, renewal.epoch_nonce), &renewal.formats)?;
+        self.raise_ceilings(renewal.leased.iter().copied())?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
@@ -339,13 +415,16 @@ impl LeaseStore for EtcdStore {
 
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
         let seen = self.look().await?;
-        let still = |mark: &&Mark| shows_claim(&seen, mark.claim, boot_id);
+        let still = |mark: &&Mark| {
+            let ceiling = seen.row(mark.claim.identity).map(|row| row.ceiling);
+            shows_claim(&seen, mark.claim, boot_id) && ceiling >= Some(mark.last)
+        };
         let released: Vec<Mark> = marks.iter().filter(still).copied().collect();
         if released.is_empty() {
             return Ok(released);
         }
         let mut guards = vec![self.cell_unchanged()];
-        let mut changes = Vec::with_capacity(released.len() * 2);
+        let (mut exact_ends, mut deletes) = (Vec::new(), Vec::new());
         for mark in &released {
             let (identity, token) = (mark.claim.identity, mark.claim.token);
             let guard = seen.row(identity).map_or(Revision(0), |row| row.revision);
@@ -356,21 +435,19 @@ impl LeaseStore for EtcdStore {
                 exact: true,
                 epoch: token.epoch.0,
             };
-            changes.push(TxnOp::put(
+            self.ceilings.insert(identity, mark.last);
+            exact_ends.push(TxnOp::put(
                 self.keys.high_water(identity),
                 encode(&high_water)?,
                 None,
             ));
-            changes.push(TxnOp::delete(self.keys.holder(identity), None));
+            deletes.push(TxnOp::delete(self.keys.holder(identity), None));
         }
-        let answer = self.write(Txn::new().when(guards).and_then(changes)).await?;
-        if !answer.succeeded() {
-            return Err(not_as_expected());
-        }
+        let exact = self.release_exactly(guards, exact_ends, deletes).await?;
         if let Some(lease_id) = self.lease_id.take() {
             self.revoke(lease_id).await;
         }
-        Ok(released)
+        Ok(if exact { released } else { Vec::new() })
     }
 
     async fn seal(&mut self, seal: &Seal) -> Result<()> {
@@ -400,20 +477,21 @@ impl CellStore for EtcdStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        // Keys that were deleted are made again, so the seal must be in the cell before.
-        self.seal(&Seal {
-            cell_id: plan.cell_id,
-            reason: format!("epoch {} was about to begin", plan.to.0),
-            known: plan.seen.0,
-            known_since: UnixMs(0),
-        })
-        .await?;
-        let Some((survey, fetched)) = self.survey_keys().await? else {
+        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.here);
+        let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
             return Err(not_as_expected());
         };
-        if !plan.is_for(&survey.cell, &survey.here) {
-            return Err(not_as_expected());
+        // Keys that were deleted are made again, so the seal must be in the cell before.
+        if survey.sealed_reason.is_none() {
+            let reason = format!("epoch {} was about to begin", plan.to.0);
+            let (known, since) = survey.known;
+            let value = self.cell.sealed(&reason, known, since)?;
+            let put = TxnOp::put(self.keys.cell(), value, None);
+            self.change_cell(vec![put]).await?;
         }
+        let Some((survey, fetched)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
+            return Err(not_as_expected());
+        };
         let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
         self.make_blanks(&gone).await?;
         let made = survey.shards.len() as u64;

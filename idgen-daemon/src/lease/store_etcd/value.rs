@@ -133,6 +133,7 @@ impl SeenCell {
             ("epoch", plan.to.0.into()),
             ("epoch_nonce", Uuid::from_u128(plan.nonce.0).to_string().into()),
             ("epoch_since_ms", plan.since.0.into()),
+            ("min_floor_ms", plan.worker_min_floor.0.into()),
             ("shard_min_floor_ms", plan.shard_min_floor.0.into()),
             ("sealed_reason", serde_json::Value::Null),
             ("cluster_id", cluster_id.into()),

@@ -401,6 +401,7 @@ impl CellStore for PostgresStore {
                         &plan.identity.as_str(),
                         &plan.by,
                         &plan.reason,
+                        &signed(plan.worker_min_floor.0)?,
                     ],
                 )
                 .await

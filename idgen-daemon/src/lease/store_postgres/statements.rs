@@ -44,6 +44,7 @@ pub(super) const ADVANCE: &str = "
         VALUES ($1, to_timestamp($3::float8 / 1000), $5, $6, $7))
     UPDATE idgen.cell c
        SET epoch = $1, epoch_nonce = $2, epoch_since = to_timestamp($3::float8 / 1000), sealed_reason = NULL,
+           min_floor_ms = greatest(c.min_floor_ms, $8),
            shard_min_floor_ms = greatest(c.shard_min_floor_ms, $4), revision = c.revision + 1,
            system_identifier = i.system_identifier, timeline = i.timeline, database_oid = i.database_oid
       FROM idgen.store_identity() i";

@@ -290,6 +290,12 @@ impl Etcd {
     /// Puts a snapshot in the place of its data, as a cluster with this token; it runs then. The default token is
     /// that of every cluster which was started without one.
     pub fn restore(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.put_back(snapshot, token);
+        self.run();
+    }
+
+    /// The same without running it: a member of three is not healthy before a second one runs.
+    fn put_back(&mut self, snapshot: &Path, token: Option<&str>) {
         self.kill();
         fs::remove_dir_all(self.data_dir()).expect("remove the data");
         let mut command = Command::new(self.options.release.program("etcdctl"));
@@ -304,7 +310,6 @@ impl Etcd {
             .arg(self.data_dir());
         let restored = answer(command);
         assert_eq!(restored.code, Some(0), "restore: {}", restored.stderr);
-        self.run();
     }
 
     /// The release's own etcdctl, asking this member.
@@ -412,6 +417,15 @@ impl EtcdCluster {
 
     pub fn kill_all(&mut self) {
         self.members.iter_mut().for_each(Etcd::kill);
+    }
+
+    /// Every member from the same snapshot, as one cluster with this token; see [`Etcd::restore`].
+    pub fn restore(&mut self, snapshot: &Path, token: Option<&str>) {
+        self.kill_all();
+        for member in &mut self.members {
+            member.put_back(snapshot, token);
+        }
+        self.run_all();
     }
 
     pub fn run_all(&mut self) {

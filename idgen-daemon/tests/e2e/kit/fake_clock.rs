@@ -38,14 +38,25 @@ impl FakeClock {
 
     /// What the program has to be started with.
     pub fn preload_into(&self, command: &mut Command) {
-        command
-            .env("LD_PRELOAD", library())
-            .env("FAKETIME_TIMESTAMP_FILE", &self.file)
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-            .env("NO_FAKE_STAT", "1")
+        command.envs(self.settings());
+    }
+
+    /// A program that runs another one with this clock, as on the same host.
+    pub fn wrapper(&self) -> Vec<String> {
+        let settings = self.settings().map(|(name, value)| format!("{name}={value}"));
+        ["env".to_owned()].into_iter().chain(settings).collect()
+    }
+
+    fn settings(&self) -> [(&'static str, String); 6] {
+        [
+            ("LD_PRELOAD", library().display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("NO_FAKE_STAT", "1".to_owned()),
             // For a clock that stands: seconds since 1970, whatever the time zone.
-            .env("FAKETIME_FMT", "%s");
+            ("FAKETIME_FMT", "%s".to_owned()),
+        ]
     }
 
     /// Sets the clock this far from the true one; it runs on from there.

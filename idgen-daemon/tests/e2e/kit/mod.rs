@@ -1,5 +1,6 @@
 //! Real servers for tests: started in temp dirs, stopped on drop, their logs shown when a test fails.
 
+pub mod chrony;
 pub mod daemon;
 pub mod etcd;
 pub mod fake_clock;
@@ -18,6 +19,7 @@ pub mod unique;
 pub mod users;
 pub mod wait;
 
+pub use chrony::{Chrony, TimeSource};
 pub use daemon::{Daemon, DaemonOptions, Store};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, Release};
 pub use fake_clock::FakeClock;

@@ -1,0 +1,639 @@
+//! A lease store in memory, for tests: the rules of the real ones, a clock that a test moves, and every fault that a
+//! store can have.
+//!
+//! The conformance suite holds it to what Postgres and etcd do; so what the keepers' simulation finds with it counts.
+//! There is nothing to compact: no adapter reads the past.
+
+use idgen_core::clock::UnixMs;
+use idgen_core::lease::epoch::not_itself;
+use idgen_core::lease::ledger::{Cell, Holder, Row};
+use idgen_core::lease::{
+    AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
+    Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+};
+use idgen_daemon::lease::{
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// It never gets there, and the daemon knows.
+    Away,
+    /// It never gets there, and the daemon cannot know.
+    RequestLost,
+    /// It is done, and the answer gets lost.
+    AnswerLost,
+    /// The daemon gives up waiting, and it is done later: see [`MemoryPlace::arrive`].
+    Late,
+}
+
+/// Where the time comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Clock {
+    /// That of this host.
+    Real,
+    /// A test's.
+    At(UnixMs),
+}
+
+/// All that a backup has.
+#[derive(Clone, Debug, Default)]
+struct Books {
+    cell: Option<CellRow>,
+    revision: u64,
+    rows: BTreeMap<(Class, Identity), Stored>,
+    history: Vec<EpochChange>,
+}
+
+#[derive(Clone, Debug)]
+struct CellRow {
+    /// With the floor of workers.
+    cell: Cell,
+    shard_min_floor: UnixMs,
+    sealed_reason: Option<String>,
+    known: (Epoch, UnixMs),
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    generation: u64,
+    ceiling: UnixMs,
+    revision: Revision,
+    lent: Option<Lent>,
+}
+
+#[derive(Clone, Debug)]
+struct Lent {
+    by: HolderName,
+    token: Token,
+    boot_id: BootId,
+    expires_at: UnixMs,
+}
+
+/// A window that was granted, and how far it was raised: never forgotten, whatever becomes of the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
+    pub floor: UnixMs,
+    pub ceiling: UnixMs,
+}
+
+type Change = Box<dyn FnOnce(&mut Ground) + Send>;
+
+struct Ground {
+    books: Books,
+    clock: Clock,
+    /// What the store is.
+    here: StoreIdentity,
+    cells_made: u128,
+    fault: Fault,
+    /// Requests that are done later.
+    late: Vec<Change>,
+    granted: HashMap<(Class, Identity, Token, BootId), Granted>,
+}
+
+/// The place, which many daemons can open.
+#[derive(Clone)]
+pub struct MemoryPlace(Arc<Mutex<Ground>>);
+
+/// A backup of it.
+pub struct Backup(Books);
+
+impl MemoryPlace {
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::new(Mutex::new(Ground {
+            books: Books::default(),
+            clock,
+            here: identity(1),
+            cells_made: 0,
+            fault: Fault::None,
+            late: Vec::new(),
+            granted: HashMap::new(),
+        })))
+    }
+
+    pub fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> MemoryStore {
+        MemoryStore {
+            place: self.clone(),
+            class,
+            holder,
+            ttl_ms,
+        }
+    }
+
+    fn ground(&self) -> MutexGuard<'_, Ground> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of requests from now on.
+    pub fn set_fault(&self, fault: Fault) {
+        self.ground().fault = fault;
+    }
+
+    pub fn set_clock(&self, now: UnixMs) {
+        self.ground().clock = Clock::At(now);
+    }
+
+    /// The store has been used.
+    pub fn make_cell(&self) {
+        self.ground().cell();
+    }
+
+    /// These are somebody's for so long.
+    pub fn occupy(&self, class: Class, identities: impl Iterator<Item = Identity>, expires_at: UnixMs) {
+        let mut ground = self.ground();
+        for identity in identities {
+            let lent = Lent {
+                by: HolderName {
+                    instance: InstanceId(0),
+                    name: String::new(),
+                },
+                token: Token::default(),
+                boot_id: BootId(0),
+                expires_at,
+            };
+            let stored = Stored {
+                generation: 1,
+                ceiling: UnixMs(0),
+                revision: Revision(0),
+                lent: Some(lent),
+            };
+            ground.books.rows.insert((class, identity), stored);
+        }
+    }
+
+    /// Requests that were late are done.
+    pub fn arrive(&self) {
+        let mut ground = self.ground();
+        for change in std::mem::take(&mut ground.late) {
+            change(&mut ground);
+        }
+    }
+
+    /// Every lease ends now.
+    pub fn expire(&self) {
+        let mut ground = self.ground();
+        let now = ground.now();
+        let lent = ground.books.rows.values_mut().filter_map(|row| row.lent.as_mut());
+        // What is somebody's for ever stays so.
+        for lent in lent.filter(|lent| lent.expires_at < UnixMs(u64::MAX)) {
+            lent.expires_at = lent.expires_at.min(now);
+        }
+    }
+
+    pub fn backup(&self) -> Backup {
+        Backup(self.ground().books.clone())
+    }
+
+    /// What was done since is forgotten. The store is another one then, as etcd with a new cluster token or a
+    /// promoted Postgres is. What was late is lost.
+    pub fn restore(&self, backup: &Backup, number: u32) {
+        let mut ground = self.ground();
+        ground.books = backup.0.clone();
+        ground.here = identity(number);
+        ground.late.clear();
+    }
+
+    pub fn seal(&self, reason: &str) {
+        if let Some(row) = &mut self.ground().books.cell {
+            row.sealed_reason = Some(reason.to_owned());
+        }
+    }
+
+    /// The next epoch has another name; holders stay as they are.
+    pub fn advance_epoch(&self) {
+        if let Some(row) = &mut self.ground().books.cell {
+            row.cell.epoch.0 += 1;
+            row.cell.epoch_nonce.0 += 1_000;
+        }
+    }
+
+    /// The window that was granted under this token, as far as it was raised.
+    pub fn granted(
+        &self,
+        class: Class,
+        identity: Identity,
+        token: Token,
+        boot_id: BootId,
+    ) -> Option<Granted> {
+        self.ground()
+            .granted
+            .get(&(class, identity, token, boot_id))
+            .copied()
+    }
+}
+
+fn identity(number: u32) -> StoreIdentity {
+    StoreIdentity::new(&format!("memory/{number}")).unwrap_or_else(|| unreachable!("visible and short"))
+}
+
+fn refused<T>(kind: StoreErrorKind, message: impl Into<String>) -> Result<T> {
+    Err(StoreError::new(kind, message))
+}
+
+impl Ground {
+    fn now(&self) -> UnixMs {
+        match self.clock {
+            Clock::At(now) => now,
+            Clock::Real => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// The cell, which is made where there is none.
+    fn cell(&mut self) -> &mut CellRow {
+        let (now, here) = (self.now(), self.here.clone());
+        let made = &mut self.cells_made;
+        self.books.cell.get_or_insert_with(|| {
+            *made += 1;
+            CellRow {
+                cell: Cell {
+                    cell_id: CellId(*made),
+                    worker_format: "classic".to_owned(),
+                    epoch: Epoch(0),
+                    epoch_nonce: EpochNonce(*made),
+                    epoch_since: now,
+                    identity: here,
+                    min_floor: UnixMs(0),
+                },
+                shard_min_floor: UnixMs(0),
+                sealed_reason: None,
+                known: (Epoch(0), UnixMs(0)),
+            }
+        })
+    }
+
+    /// The cell, if this store may serve it.
+    fn open_cell(&mut self) -> Result<CellRow> {
+        let here = self.here.clone();
+        let row = self.cell().clone();
+        if let Some(reason) = &row.sealed_reason {
+            return refused(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}"));
+        }
+        if row.cell.identity != here {
+            let why = not_itself(&row.cell.identity, &here);
+            return refused(StoreErrorKind::Sealed, format!("sealed: {why}"));
+        }
+        Ok(row)
+    }
+
+    fn open_as(&mut self, epoch: Epoch, nonce: EpochNonce, formats: &str) -> Result<()> {
+        let cell = self.open_cell()?.cell;
+        if !cell.is_epoch(epoch, nonce) || cell.worker_format != formats {
+            return refused(StoreErrorKind::Conflict, "the cell has changed");
+        }
+        Ok(())
+    }
+
+    fn raise_revision(&mut self) -> Revision {
+        self.books.revision += 1;
+        Revision(self.books.revision)
+    }
+
+    fn rows(&self, class: Class) -> Vec<Row> {
+        let now = self.now();
+        let of_class = self.books.rows.iter().filter(|((of, _), _)| *of == class);
+        of_class
+            .map(|((_, identity), row)| Row {
+                identity: *identity,
+                generation: row.generation,
+                ceiling: row.ceiling,
+                revision: row.revision,
+                holder: row.lent.as_ref().map(|lent| Holder {
+                    instance: lent.by.instance,
+                    name: lent.by.name.clone(),
+                    token: lent.token,
+                    boot_id: lent.boot_id,
+                    expired: lent.expires_at <= now,
+                }),
+            })
+            .collect()
+    }
+
+    fn read(&mut self, class: Class) -> Result<Snapshot> {
+        let CellRow {
+            mut cell,
+            shard_min_floor,
+            ..
+        } = self.open_cell()?;
+        if class == Class::Shard {
+            cell.min_floor = shard_min_floor;
+        }
+        let revision = Revision(self.books.revision);
+        Ok(Snapshot::new(cell, revision, self.rows(class)))
+    }
+
+    fn grant(&mut self, who: &Asker, plan: &GrantPlan) -> Result<Committed> {
+        self.open_as(plan.epoch, plan.epoch_nonce, &plan.formats)?;
+        let now = self.now();
+        let as_planned = plan.grants.iter().all(|planned| {
+            let row = self.books.rows.get(&(who.class, planned.leased.identity));
+            let lent = row.and_then(|row| row.lent.as_ref());
+            let free = lent.is_none_or(|lent| {
+                lent.expires_at <= now
+                    || lent.by.instance == who.holder.instance && planned.replaces.is_some()
+            });
+            let above = row.is_none_or(|row| row.ceiling < planned.leased.window.ceiling);
+            row.map(|row| row.revision) == planned.seen && free && above
+        });
+        if !as_planned {
+            return refused(StoreErrorKind::Conflict, "not all rows are as expected");
+        }
+        let revision = self.raise_revision();
+        let token = Token {
+            epoch: plan.epoch,
+            revision,
+        };
+        for planned in &plan.grants {
+            let Leased { identity, window } = planned.leased;
+            let lent = Lent {
+                by: who.holder.clone(),
+                token,
+                boot_id: plan.boot_id,
+                expires_at: now.saturating_add(who.ttl_ms),
+            };
+            let stored = Stored {
+                generation: planned.generation,
+                ceiling: window.ceiling,
+                revision,
+                lent: Some(lent),
+            };
+            self.books.rows.insert((who.class, identity), stored);
+            let granted = Granted {
+                floor: window.floor,
+                ceiling: window.ceiling,
+            };
+            self.granted
+                .insert((who.class, identity, token, plan.boot_id), granted);
+        }
+        Ok(who.committed(revision))
+    }
+
+    fn renew(&mut self, who: &Asker, renewal: &Renewal) -> Result<Committed> {
+        self.open_as(renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
+        let now = self.now();
+        let as_left = renewal.leased.iter().all(|leased| {
+            let row = self.books.rows.get(&(who.class, leased.identity));
+            row.is_some_and(|row| {
+                row.revision == renewal.guard
+                    && row.ceiling <= leased.window.ceiling
+                    && row.lent.as_ref().is_some_and(|lent| {
+                        lent.by.instance == who.holder.instance
+                            && (lent.token, lent.boot_id) == (renewal.token, renewal.boot_id)
+                    })
+            })
+        });
+        if !as_left {
+            return refused(StoreErrorKind::Conflict, "not all rows are as expected");
+        }
+        let revision = self.raise_revision();
+        for leased in &renewal.leased {
+            let Some(row) = self.books.rows.get_mut(&(who.class, leased.identity)) else {
+                continue;
+            };
+            row.ceiling = leased.window.ceiling;
+            row.revision = revision;
+            if let Some(lent) = &mut row.lent {
+                lent.expires_at = now.saturating_add(who.ttl_ms);
+            }
+            let key = (who.class, leased.identity, renewal.token, renewal.boot_id);
+            if let Some(granted) = self.granted.get_mut(&key) {
+                granted.ceiling = granted.ceiling.max(leased.window.ceiling);
+            }
+        }
+        Ok(who.committed(revision))
+    }
+
+    fn release(&mut self, class: Class, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
+        self.open_cell()?;
+        let revision = self.raise_revision();
+        let mut released = Vec::new();
+        for mark in marks {
+            let Some(row) = self.books.rows.get_mut(&(class, mark.claim.identity)) else {
+                continue;
+            };
+            let shown = row.lent.as_ref().map(|lent| (lent.token, lent.boot_id));
+            if shown == Some((mark.claim.token, boot_id)) && row.ceiling >= mark.last {
+                row.lent = None;
+                row.ceiling = mark.last;
+                row.revision = revision;
+                released.push(*mark);
+            }
+        }
+        Ok(released)
+    }
+
+    fn seal(&mut self, seal: &Seal) -> Result<()> {
+        let Some(row) = self
+            .books
+            .cell
+            .as_mut()
+            .filter(|row| row.cell.cell_id == seal.cell_id)
+        else {
+            return Ok(());
+        };
+        let rises = row.known.0 < seal.known;
+        if row.sealed_reason.is_some() && !rises {
+            return Ok(());
+        }
+        row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
+        if rises {
+            row.known = (seal.known, seal.known_since);
+        }
+        self.raise_revision();
+        Ok(())
+    }
+
+    fn survey(&mut self) -> Result<Option<Survey>> {
+        let Some(row) = self.books.cell.clone() else {
+            return Ok(None);
+        };
+        Ok(Some(Survey {
+            cell: row.cell,
+            shard_min_floor: row.shard_min_floor,
+            here: self.here.clone(),
+            sealed_reason: row.sealed_reason,
+            damage: None,
+            known: row.known,
+            revision: Revision(self.books.revision),
+            now: self.now(),
+            workers: self.rows(Class::Worker),
+            shards: self.rows(Class::Shard),
+            history: self.books.history.clone(),
+        }))
+    }
+
+    fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        let here = self.here.clone();
+        let Some(row) = self
+            .books
+            .cell
+            .as_mut()
+            .filter(|row| plan.is_for(&row.cell, &here))
+        else {
+            return refused(StoreErrorKind::Conflict, "the cell has changed");
+        };
+        row.cell.epoch = plan.to;
+        row.cell.epoch_nonce = plan.nonce;
+        row.cell.epoch_since = plan.since;
+        row.cell.identity = here.clone();
+        row.cell.min_floor = row.cell.min_floor.max(plan.worker_min_floor);
+        row.shard_min_floor = row.shard_min_floor.max(plan.shard_min_floor);
+        row.sealed_reason = None;
+        self.books.history.push(EpochChange {
+            epoch: plan.to,
+            at: plan.since,
+            identity: here,
+            by: plan.by.clone(),
+            reason: plan.reason.clone(),
+        });
+        self.raise_revision();
+        Ok(())
+    }
+
+    fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        let cell = self.open_cell()?.cell;
+        let workers = self.rows(Class::Worker);
+        if cell.worker_format != plan.seen || workers.iter().any(|row| row.ceiling >= plan.at) {
+            return refused(StoreErrorKind::Conflict, "the cell has changed");
+        }
+        let cell = &mut self.cell().cell;
+        cell.worker_format.clone_from(&plan.formats);
+        cell.min_floor = cell.min_floor.max(plan.min_floor);
+        self.raise_revision();
+        Ok(())
+    }
+}
+
+/// Who asks, for requests that may be done after the asker has gone.
+#[derive(Clone)]
+struct Asker {
+    class: Class,
+    holder: HolderName,
+    ttl_ms: u64,
+}
+
+impl Asker {
+    fn committed(&self, revision: Revision) -> Committed {
+        Committed {
+            revision,
+            ttl_ms: self.ttl_ms,
+        }
+    }
+}
+
+/// The store of one class as one daemon sees it.
+pub struct MemoryStore {
+    place: MemoryPlace,
+    class: Class,
+    holder: HolderName,
+    ttl_ms: u64,
+}
+
+impl MemoryStore {
+    fn asker(&self) -> Asker {
+        Asker {
+            class: self.class,
+            holder: self.holder.clone(),
+            ttl_ms: self.ttl_ms,
+        }
+    }
+
+    /// A look, which is not there when its answer is not.
+    async fn look<T>(&self, look: impl FnOnce(&mut Ground) -> Result<T> + Send) -> Result<T> {
+        // Others may come in between, before and after.
+        tokio::task::yield_now().await;
+        let seen = {
+            let mut ground = self.place.ground();
+            match ground.fault {
+                Fault::None => look(&mut ground),
+                _ => refused(StoreErrorKind::Unreachable, "no answer"),
+            }
+        };
+        tokio::task::yield_now().await;
+        seen
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Ground) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        tokio::task::yield_now().await;
+        let done = {
+            let mut ground = self.place.ground();
+            let unknown = || refused(StoreErrorKind::Unknown, "no answer");
+            match ground.fault {
+                Fault::None => change(&mut ground),
+                Fault::Away => refused(StoreErrorKind::Unreachable, "away"),
+                Fault::RequestLost => unknown(),
+                Fault::AnswerLost => {
+                    drop(change(&mut ground));
+                    unknown()
+                }
+                Fault::Late => {
+                    ground.late.push(Box::new(move |ground| drop(change(ground))));
+                    unknown()
+                }
+            }
+        };
+        tokio::task::yield_now().await;
+        done
+    }
+}
+
+impl LeaseStore for MemoryStore {
+    async fn read(&mut self) -> Result<Snapshot> {
+        let class = self.class;
+        self.look(move |ground| ground.read(class)).await
+    }
+
+    async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
+        let (who, plan) = (self.asker(), plan.clone());
+        self.change(move |ground| ground.grant(&who, &plan)).await
+    }
+
+    async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
+        let (who, renewal) = (self.asker(), renewal.clone());
+        self.change(move |ground| ground.renew(&who, &renewal)).await
+    }
+
+    async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
+        let (class, marks) = (self.class, marks.to_vec());
+        self.change(move |ground| ground.release(class, boot_id, &marks))
+            .await
+    }
+
+    async fn seal(&mut self, seal: &Seal) -> Result<()> {
+        let seal = seal.clone();
+        self.change(move |ground| ground.seal(&seal)).await
+    }
+}
+
+impl CellStore for MemoryStore {
+    async fn clock(&mut self) -> Result<UnixMs> {
+        self.look(|ground| Ok(ground.now())).await
+    }
+
+    async fn survey(&mut self) -> Result<Option<Survey>> {
+        self.look(Ground::survey).await
+    }
+
+    async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        let plan = plan.clone();
+        self.change(move |ground| ground.advance(&plan)).await
+    }
+
+    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        let plan = plan.clone();
+        self.change(move |ground| ground.switch(&plan)).await
+    }
+}
