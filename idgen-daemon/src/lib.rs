@@ -15,6 +15,7 @@
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+mod complaint;
 pub mod config;
 pub mod error;
 pub mod http;

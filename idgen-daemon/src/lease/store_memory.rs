@@ -12,11 +12,10 @@ use idgen_core::lease::{
     Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -242,10 +241,7 @@ impl Ground {
     fn now(&self) -> UnixMs {
         match self.clock {
             Clock::At(now) => now,
-            Clock::Real => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-            }
+            Clock::Real => host_clock(),
         }
     }
 
@@ -277,11 +273,11 @@ impl Ground {
         let here = self.here.clone();
         let row = self.cell().clone();
         if let Some(reason) = &row.sealed_reason {
-            return refused(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}"));
+            return refused(StoreErrorKind::Sealed, reason.clone());
         }
         if row.cell.identity != here {
             let why = not_itself(&row.cell.identity, &here);
-            return refused(StoreErrorKind::Sealed, format!("sealed: {why}"));
+            return refused(StoreErrorKind::Sealed, why);
         }
         Ok(row)
     }

@@ -19,6 +19,7 @@ mod kit;
 mod auth;
 #[cfg(test)]
 mod clock;
+#[cfg(test)]
 mod clock_gate;
 #[cfg(test)]
 mod collision;
