@@ -409,7 +409,7 @@ mod tests {
              \x20         the cell belongs to etcd/1\n\
              held      3 identities of epoch 0 by a, b\n\
              state     sealed: the cell belongs to store etcd/1, this is etcd/2: a restore, a copy or a promoted standby\n\
-             advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.000Z on\n\
+             advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.001Z on\n\
              \x20         idgenctl epoch advance --identity etcd/2 --reason TEXT"
         );
     }
@@ -455,6 +455,6 @@ mod tests {
             shown.contains("advance   refused: the epoch was changed"),
             "{shown}"
         );
-        assert!(shown.contains("try again in 482 s"), "{shown}");
+        assert!(shown.contains("try again in 483 s"), "{shown}");
     }
 }
