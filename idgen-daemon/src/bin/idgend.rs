@@ -14,6 +14,7 @@ use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -147,16 +148,20 @@ async fn supervise(config: Config) -> Result<()> {
             metrics,
             clocks,
         };
-        supervisor.spawn_restarted("http", move |stop| {
-            let (listener, pages) = (listener.try_clone(), pages.clone());
-            async move {
-                let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
-                http::serve(listener, pages, stop).await
-            }
-        });
+        spawn_http(&mut supervisor, listener, pages);
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+fn spawn_http(supervisor: &mut Supervisor, listener: TcpListener, pages: Pages) {
+    supervisor.spawn_restarted("http", move |stop| {
+        let (listener, pages) = (listener.try_clone(), pages.clone());
+        async move {
+            let listener = listener.map_err(|error| Error::runtime(format!("clone socket: {error}")))?;
+            http::serve(listener, pages, stop).await
+        }
+    });
 }
 
 /// Starts what asks who keeps the clock right, and what listens to the clocks of peers.

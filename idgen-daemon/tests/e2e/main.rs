@@ -13,6 +13,7 @@
     unused_imports,
     reason = "the kit is shared with the tests of faults"
 )]
+#[cfg(test)]
 mod kit;
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use super::{CertDir, PATIENCE, Scratch, eventually, eventually_true, http};
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../build/etcd-3.5/usr/bin");
 /// No answer of a healthy member takes longer; a stopped one never answers.
 const CTL_TIMEOUT: &str = "2s";
+/// A snapshot takes as long as the machine is busy.
+const SAVE_TIMEOUT: &str = "30s";
 
 const DAY_S: usize = 86_400;
 
@@ -283,7 +285,13 @@ impl Etcd {
     /// A snapshot of what this member has now.
     pub fn save(&self, name: &str) -> PathBuf {
         let file = self.scratch.join(name);
-        self.ctl_ok(&["snapshot", "save", &file.display().to_string()]);
+        self.ctl_ok(&[
+            "snapshot",
+            "save",
+            &file.display().to_string(),
+            "--command-timeout",
+            SAVE_TIMEOUT,
+        ]);
         file
     }
 
