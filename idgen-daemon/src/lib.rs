@@ -11,10 +11,11 @@
 //! Every decision about a lease is made in `idgen_core::lease`; here are the sockets and timers.
 #![forbid(unsafe_code)]
 
-// So that a file of the tests can name us as the programs do: `lease/store_memory.rs` is in two test targets.
+// So that a file of the tests can name us as the programs do: `lease/store_memory/` is in two test targets.
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+mod complaint;
 pub mod config;
 pub mod error;
 pub mod http;

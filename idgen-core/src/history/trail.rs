@@ -4,7 +4,7 @@ use super::grants::{Key, Rows, Step};
 use super::record::{Change, Commit, HeldBy, History, RowState};
 use super::verdict::{Invariant, Verdict};
 use crate::lease::{BootId, Class, Token};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// I7: the tokens of an identity that are installed into one shared memory rise.
 #[must_use]
@@ -130,20 +130,27 @@ fn is_robbed(held: &HeldBy, changed: &Changed) -> bool {
     !own && !expired
 }
 
-/// I10: between a restore and the next epoch nothing is granted or renewed.
+/// I10: between a restore and the next epoch nothing is granted, and nothing is renewed a second time. A holder that had
+/// not renewed since the backup finds its row as it left it, so one renewal is committed; its answer is what tells the
+/// daemon of the restore, and is never published.
 #[must_use]
 pub fn nothing_while_sealed(history: &History) -> Verdict {
     let mut verdict = Verdict::new(Invariant::Sealed);
     let mut rows = Rows::default();
-    let mut sealed = false;
+    // Since the restore, who has renewed; `None`: open.
+    let mut sealed: Option<HashSet<Key>> = None;
     for commit in &history.trail {
         let before = rows.follow(&commit.change);
         match &commit.change {
-            Change::Restored => sealed = true,
-            Change::Epoch(_) => sealed = false,
+            Change::Restored => sealed = Some(HashSet::new()),
+            Change::Epoch(_) => sealed = None,
             Change::Row(class, identity, row) => {
                 let step = Step::between(before.as_ref(), row);
-                let broken = sealed && matches!(step, Step::Granted | Step::Renewed);
+                let broken = sealed.as_mut().is_some_and(|renewed| match step {
+                    Step::Granted => true,
+                    Step::Renewed => !renewed.insert((*class, *identity)),
+                    _ => false,
+                });
                 verdict.judge(broken.then_some(|| {
                     format!(
                         "{class} {identity} at revision {}: {step:?} while sealed",

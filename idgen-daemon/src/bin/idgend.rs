@@ -11,7 +11,7 @@ use idgen_daemon::lease::{
     accept_channel, ask_for_ever, listen,
 };
 use idgen_daemon::log;
-use idgen_daemon::metrics::Metrics;
+use idgen_daemon::metrics::{ClassMetrics, Metrics};
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
 use std::net::TcpListener;
@@ -117,45 +117,25 @@ async fn supervise(config: Config) -> Result<()> {
 
     let mut supervisor = Supervisor::new(stop.clone());
     let listener = config.http_listen.map(http::bind).transpose()?;
-    let (sync, asking) = ask_for_ever(&config.clock, stop.clone()).await;
-    supervisor.spawn_essential("time source", asking);
-    let (shown, heard) = (Shown::default(), Heard::new(Instant::now()));
-    if config.clock.gate != Gate::Off {
-        let listening = listen(
-            config.store.clone(),
-            holder.instance,
-            shown.clone(),
-            heard.clone(),
-            stop.clone(),
-        );
-        supervisor.spawn_essential("clocks of peers", async {
-            listening.await;
-            Ok(())
-        });
-    }
+    let clock = watch_clocks(&mut supervisor, &config, holder.instance, &stop).await;
     let (mut reports, mut clocks) = (Vec::new(), Vec::new());
-    for class in &config.classes {
+    for leases in &config.classes {
+        let class = leases.class;
         let (accept, accepts) = accept_channel();
-        let clock = ClockInputs {
-            gate: config.clock.gate,
-            accept_synchronised: config.clock.accept_synchronised,
-            sync: sync.clone(),
-            shown: shown.clone(),
-            heard: heard.clone(),
-            // One of them tells the server, so that it hears one voice.
-            tells_server: reports.is_empty(),
+        let keeper = KeeperConfig {
+            poll: config.postgres.poll,
+            class: leases.clone(),
+            holder: holder.clone(),
+            clock: ClockInputs {
+                // One of them tells the server, so that it hears one voice.
+                tells_server: reports.is_empty(),
+                ..clock.clone()
+            },
         };
-        let reported = spawn_keeper(
-            &mut supervisor,
-            &config,
-            class,
-            (&holder, clock),
-            accepts,
-            &metrics,
-            &stop,
-        );
-        reports.push((class.class, reported));
-        clocks.push((class.class, accept));
+        let (metrics, stop) = (metrics.of(class), stop.clone());
+        let reported = spawn_keeper(&mut supervisor, &config, keeper, accepts, metrics, stop);
+        reports.push((class, reported));
+        clocks.push((class, accept));
     }
     let certificates = config.client_certificates();
     if !certificates.is_empty() {
@@ -184,36 +164,59 @@ fn spawn_http(supervisor: &mut Supervisor, listener: TcpListener, pages: Pages) 
     });
 }
 
+/// Starts what asks who keeps the clock right, and what listens to the clocks of peers.
+async fn watch_clocks(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    instance: InstanceId,
+    stop: &CancellationToken,
+) -> ClockInputs {
+    let (sync, asking) = ask_for_ever(&config.clock, stop.clone()).await;
+    supervisor.spawn_essential("time source", asking);
+    let (shown, heard) = (Shown::default(), Heard::new(Instant::now()));
+    if config.clock.gate != Gate::Off {
+        let store = config.store.clone();
+        let listening = listen(store, instance, shown.clone(), heard.clone(), stop.clone());
+        supervisor.spawn_essential("clocks of peers", async {
+            listening.await;
+            Ok(())
+        });
+    }
+    ClockInputs {
+        gate: config.clock.gate,
+        accept_synchronised: config.clock.accept_synchronised,
+        sync,
+        shown,
+        heard,
+        tells_server: false,
+    }
+}
+
 /// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
     config: &Config,
-    leases: &ClassConfig,
-    (holder, clock): (&HolderName, ClockInputs),
+    keeper: KeeperConfig,
     accepts: AcceptRequests,
-    metrics: &Metrics,
-    stop: &CancellationToken,
+    metrics: ClassMetrics,
+    stop: CancellationToken,
 ) -> watch::Receiver<Report> {
-    let class = leases.class;
-    let period = Duration::from_millis(leases.timing.period_ms());
-    let (report, reported) = watch::channel(Report::starting(leases.wanted.count(), period));
-    let (metrics, stop) = (metrics.of(class), stop.clone());
-    let keeper = KeeperConfig {
-        poll: config.postgres.poll,
-        class: leases.clone(),
-        holder: holder.clone(),
-        clock,
-    };
+    let ClassConfig {
+        class,
+        wanted,
+        timing,
+    } = keeper.class.clone();
+    let period = Duration::from_millis(timing.period_ms());
+    let (report, reported) = watch::channel(Report::starting(wanted.count(), period));
     let name = match class {
         Class::Worker => "lease keeper of workers",
         Class::Shard => "lease keeper of shards",
     };
     let postgres = config.postgres.clone();
-    let (ttl_ms, holder) = (leases.timing.ttl_ms(), holder.clone());
+    let (shown, holder) = (keeper.clock.shown.clone(), keeper.holder.clone());
     // Every line that a keeper logs says whose it is.
     let span = tracing::info_span!("lease", class = class.name());
-    let shown = keeper.clock.shown.clone();
-    match AnyStore::new(&config.store, class, ttl_ms, holder).showing(shown) {
+    match AnyStore::new(&config.store, class, timing.ttl_ms(), holder).showing(shown) {
         AnyStore::Postgres(store) => {
             let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));

@@ -154,11 +154,13 @@ impl Listening {
 
 /// How far a clock that showed `wall` at `at` is ahead of one that showed `own` at `read_at`.
 fn ahead_of(own: UnixMs, read_at: Instant, wall: UnixMs, at: Instant) -> i64 {
-    let since = |earlier: Instant, later: Instant| i128::from(ms(later.saturating_duration_since(earlier)));
-    let went_by_ms = since(at, read_at) - since(read_at, at);
-    let ahead_ms = i128::from(wall.0) + went_by_ms - i128::from(own.0);
-    let limited = ahead_ms.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-    i64::try_from(limited).unwrap_or(i64::MAX)
+    let since = |earlier: Instant, later: Instant| ms(later.saturating_duration_since(earlier));
+    // Both at the later of the two moments.
+    let (wall, own) = (
+        wall.saturating_add(since(at, read_at)),
+        own.saturating_add(since(read_at, at)),
+    );
+    wall.ahead_of_ms(own)
 }
 
 fn keep<T>(samples: &mut VecDeque<T>, sample: T) {

@@ -246,10 +246,7 @@ impl<S: LeaseStore> Clerk<S> {
         if *departure != Departure::AnotherCell {
             self.seal(snapshot.cell.cell_id, &reason).await;
         }
-        StoreError::new(
-            StoreErrorKind::Sealed,
-            format!("sealed: {reason} (hint: look at idgenctl epoch show)"),
-        )
+        StoreError::sealed(reason)
     }
 
     async fn seal(&mut self, cell_id: CellId, reason: &str) {
@@ -270,7 +267,7 @@ impl<S: LeaseStore> Clerk<S> {
     async fn tell_epoch(&mut self, reason: &str) {
         let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
         if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
-            self.seal(cell_id, reason.trim_start_matches("sealed: ")).await;
+            self.seal(cell_id, reason).await;
         }
     }
 

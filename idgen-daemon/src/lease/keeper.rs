@@ -1,13 +1,13 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
 use super::clock::{AcceptRequests, ClockInputs, ClockWatch};
-use super::complaint::Complaint;
 use super::desk::{Acquire, Answer, Census, Desk, Request};
 use super::history;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::server::{Connect, MintingServer};
 use super::store::{HolderName, LeaseStore};
+use crate::complaint::Complaint;
 use crate::config::ClassConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::ClassMetrics;

@@ -6,12 +6,10 @@
 
 mod beacons;
 mod clock;
-mod complaint;
 mod desk;
 mod history;
 mod keeper;
 mod open;
-mod postgres_beacons;
 pub(crate) mod ranges;
 mod report;
 #[cfg(test)]
@@ -24,11 +22,10 @@ mod store_etcd;
 mod store_memory;
 mod store_postgres;
 
-pub(crate) use complaint::Complaint;
-
 pub use beacons::{Beacon, Heard, Shown};
 pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
+    host_clock,
 };
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::{AnyStore, listen};

@@ -1,10 +1,9 @@
 //! The lease store that a configuration names.
 
 use super::beacons::{Heard, Shown};
-use super::postgres_beacons::PostgresBeacons;
 use super::store::HolderName;
 use super::store_etcd::{EtcdBeacons, EtcdConfig, EtcdStore};
-use super::store_postgres::{PostgresStore, PostgresStoreConfig};
+use super::store_postgres::{PostgresBeacons, PostgresStore, PostgresStoreConfig};
 use crate::config::StoreConfig;
 use idgen_core::lease::{Class, InstanceId};
 use tokio_util::sync::CancellationToken;

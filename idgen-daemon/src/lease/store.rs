@@ -1,9 +1,10 @@
 //! What a lease store must be able to do.
 
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{
-    AdvancePlan, BootId, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision, Snapshot,
-    Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision,
+    Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
 };
 use std::fmt;
 use std::future::Future;
@@ -76,7 +77,7 @@ impl StoreErrorKind {
 pub struct StoreError {
     /// What is known afterwards.
     pub kind: StoreErrorKind,
-    /// For people.
+    /// For people. Of a sealed store it is the reason alone.
     pub message: String,
 }
 
@@ -88,11 +89,20 @@ impl StoreError {
             message: message.into(),
         }
     }
+
+    /// The store is not to be believed, for this reason.
+    pub fn sealed(reason: impl Into<String>) -> Self {
+        Self::new(StoreErrorKind::Sealed, reason)
+    }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        let message = &self.message;
+        match self.kind {
+            StoreErrorKind::Sealed => write!(f, "sealed: {message} (hint: look at idgenctl epoch show)"),
+            _ => f.write_str(message),
+        }
     }
 }
 
@@ -111,6 +121,21 @@ pub struct Seal {
     pub known_since: UnixMs,
 }
 
+/// May the store `here` serve the cell?
+pub(super) fn check_open(
+    cell: &Cell,
+    here: &StoreIdentity,
+    sealed_reason: Option<&str>,
+) -> Result<(), StoreError> {
+    if let Some(reason) = sealed_reason {
+        return Err(StoreError::sealed(reason));
+    }
+    if cell.identity != *here {
+        return Err(StoreError::sealed(not_itself(&cell.identity, here)));
+    }
+    Ok(())
+}
+
 /// The lease store of one class: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
 /// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
@@ -120,8 +145,9 @@ pub trait LeaseStore: Send + 'static {
     /// [`idgen_core::lease::Pins`], which the caller keeps.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
-    /// Grants what was planned if the cell's formats are those of the plan, and every row is still as it was seen and has no holder (or one that has
-    /// expired by the store's clock, or the one that the plan replaces), else `Conflict`.
+    /// Grants what was planned if epoch and formats of the cell are those of the plan, and every row is still as it was
+    /// seen and has no holder (or one that has expired by the store's clock, or the one that the plan replaces), else
+    /// `Conflict`.
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Commits the windows and a new TTL if epoch and formats of the cell are those of the renewal, and every identity

@@ -1,6 +1,6 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{of_store, open, rfc3339, window_ms};
+use super::store::{of_store, open, printable, rfc3339, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
@@ -176,7 +176,7 @@ impl fmt::Display for EpochStatus {
             writeln!(f, "          the cell belongs to {}", self.identity_in_cell)?;
         }
         for side in &self.held {
-            let holders = side.holders.join(", ");
+            let holders = printable(&side.holders.join(", "));
             writeln!(
                 f,
                 "held      {} identities of epoch {} by {holders}",
@@ -187,7 +187,11 @@ impl fmt::Display for EpochStatus {
             writeln!(
                 f,
                 "history   epoch {} at {} in {} by {}: {}",
-                change.epoch, change.at, change.identity, change.by, change.reason
+                change.epoch,
+                change.at,
+                change.identity,
+                printable(&change.by),
+                printable(&change.reason)
             )?;
         }
         match &self.sealed {
@@ -405,9 +409,17 @@ mod tests {
              \x20         the cell belongs to etcd/1\n\
              held      3 identities of epoch 0 by a, b\n\
              state     sealed: the cell belongs to store etcd/1, this is etcd/2: a restore, a copy or a promoted standby\n\
-             advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.000Z on\n\
+             advance   to epoch 1: workers 512 to 1023 at once, shards from 2026-11-29T00:00:12.001Z on\n\
              \x20         idgenctl epoch advance --identity etcd/2 --reason TEXT"
         );
+    }
+
+    #[test]
+    fn a_name_that_would_clear_the_screen_does_not() {
+        let mut survey = sealed();
+        survey.workers = vec![held(3, 0, "b\u{1b}[2J")];
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        assert!(shown.contains("by b\u{fffd}[2J"), "{shown}");
     }
 
     #[test]
@@ -443,6 +455,6 @@ mod tests {
             shown.contains("advance   refused: the epoch was changed"),
             "{shown}"
         );
-        assert!(shown.contains("try again in 482 s"), "{shown}");
+        assert!(shown.contains("try again in 483 s"), "{shown}");
     }
 }

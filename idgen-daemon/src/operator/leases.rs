@@ -1,6 +1,6 @@
 //! `idgenctl leases`: who has which identity, as the lease store says it, sealed or not.
 
-use super::store::{of_store, open, rfc3339};
+use super::store::{of_store, open, printable, rfc3339};
 use crate::config::Config;
 use crate::error::Result;
 use crate::lease::{AnyStore, CellStore};
@@ -255,13 +255,6 @@ impl Pool {
             text: occupancy.to_string(),
         }
     }
-}
-
-/// A name comes from some configuration; it must not move the cursor of whoever looks.
-fn printable(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the commands that change a lease store share.
+//! What the commands on a lease store share.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -38,4 +38,11 @@ pub(super) fn of_store(error: StoreError) -> Error {
 
 pub(super) fn rfc3339(at: UnixMs) -> String {
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(at.0)).to_string()
+}
+
+/// A name or a reason was written by somebody else; it must not move the cursor of whoever looks.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }

@@ -1,9 +1,10 @@
 //! What a failed handshake means, for people.
 
+use idgen_core::clock::UnixMs;
+use idgen_core::utc::Utc;
 use rustls::{AlertDescription, CertificateError};
 use std::error::Error;
 use std::io;
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Says what TLS objects to, when that is among the causes of `error`, and what can be done.
 pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
@@ -105,5 +106,5 @@ fn of_alert(alert: AlertDescription) -> String {
 
 /// In RFC 3339.
 pub(super) fn date(unix_s: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(unix_s)).to_string()
+    Utc(UnixMs(unix_s.saturating_mul(1_000))).to_string()
 }

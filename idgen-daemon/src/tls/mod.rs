@@ -12,7 +12,7 @@ pub use diagnose::diagnose;
 pub use expiry::{CertificateExpiry, Deadline, watch};
 pub use explain::explain;
 
-use crate::lease::Complaint;
+use crate::complaint::Complaint;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};

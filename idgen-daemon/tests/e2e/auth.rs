@@ -26,17 +26,8 @@ impl Guarded {
             server: Server::start(),
             files: Scratch::new("auth"),
         };
-        guarded.set_password(PASSWORD);
         users::add_users(&guarded.etcd, PASSWORD);
         guarded
-    }
-
-    /// What the daemon's file says.
-    fn set_password(&self, password: &str) {
-        let path = self.files.join("password");
-        std::fs::write(&path, format!("{password}\n")).expect("write the password");
-        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&path, closed).expect("close the file");
     }
 
     /// From now on nobody gets in without a user.
@@ -56,9 +47,12 @@ impl Guarded {
     }
 
     fn daemon(&self) -> DaemonOptions {
-        let file = self.files.join("password");
-        let lines = format!("username = \"idgend\"\npassword_file = \"{}\"", file.display());
-        self.anonymous().store_more(&lines)
+        self.daemon_with(PASSWORD)
+    }
+
+    fn daemon_with(&self, password: &str) -> DaemonOptions {
+        self.anonymous()
+            .store_more(&users::store_lines(&self.files, password))
     }
 
     fn open_workers(&self) -> i64 {
@@ -109,12 +103,11 @@ fn a_user_with_a_password_from_a_file_or_the_environment_serves_and_the_password
 fn a_wrong_password_gives_no_lease_and_the_right_one_is_taken_up_without_a_restart() {
     let guarded = Guarded::new(EtcdOptions::default());
     guarded.switch_on();
-    guarded.set_password("wrong");
-    let mut daemon = guarded.daemon().launch();
+    let mut daemon = guarded.daemon_with("wrong").launch();
     let said = daemon.wait_unready_with("invalid user ID or password");
     assert!(said.contains("compare store.username and the password"), "{said}");
     assert_eq!((guarded.open_workers(), guarded.holders()), (0, 0));
-    guarded.set_password(PASSWORD);
+    users::write_password(&guarded.files, PASSWORD);
     daemon.wait_ready();
     guarded.mints();
     daemon.terminate();

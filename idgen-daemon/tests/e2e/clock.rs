@@ -7,9 +7,11 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use postgres::Client;
+
+use idgen_daemon::lease::host_clock;
 
 use crate::kit::daemon::{DaemonOptions, idgenctl};
 use crate::kit::http;
@@ -39,8 +41,7 @@ fn fake_clock() -> ServerOptions {
 }
 
 fn true_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    i64::try_from(since.as_millis()).expect("a time of this age")
+    host_clock().0.cast_signed()
 }
 
 fn time_of(id: i64) -> i64 {

@@ -1,9 +1,11 @@
 //! The format of a cell is switched at a moment to come, under load, and nobody notices but the ids.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::Value;
+
+use idgen_daemon::lease::host_clock;
 
 use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
 use crate::kit::load::Report;
@@ -18,8 +20,7 @@ const EPOCH_MS: i64 = 1_577_836_800_000;
 const TIME_SHIFT: u32 = 22;
 
 fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    i64::try_from(since.as_millis()).expect("a time of this age")
+    host_clock().0.cast_signed()
 }
 
 fn format(daemon: &Daemon, args: &[&str]) -> Answer {

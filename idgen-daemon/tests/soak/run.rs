@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use idgen_core::history::{Verdict, alive, check};
 
 use crate::arena::Arena;
-use crate::kit::Scratch;
 use crate::plan::{Plan, Planned, StoreKind};
 use crate::{files, moment, table};
 
@@ -58,7 +57,6 @@ pub fn soak(store: StoreKind) {
 /// Where the record of a run goes. It stays unless the run was good.
 struct Directory {
     path: PathBuf,
-    _scratch: Option<Scratch>,
 }
 
 fn directory(store: StoreKind, seed: u64) -> Directory {
@@ -72,7 +70,6 @@ fn directory(store: StoreKind, seed: u64) -> Directory {
     fs::create_dir_all(&path).expect("make the directory of the record");
     Directory {
         path: path.canonicalize().expect("it was just made"),
-        _scratch: None,
     }
 }
 

@@ -133,6 +133,6 @@ mod memory_place;
 #[cfg(test)]
 mod postgres_store;
 #[cfg(test)]
-#[path = "../../src/lease/store_memory.rs"]
+#[path = "../../src/lease/store_memory/mod.rs"]
 #[allow(dead_code, reason = "the simulation of the daemon uses all of it")]
 mod store_memory;

@@ -9,9 +9,10 @@ use idgen_core::lease::{
     Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
     plan_advance, plan_switch,
 };
-use idgen_daemon::lease::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind};
+use idgen_daemon::lease::{
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
+};
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -57,11 +58,6 @@ fn runtime() -> Runtime {
 
 fn timing() -> Timing {
     Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing")
-}
-
-fn wall() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    UnixMs(u64::try_from(since.as_millis()).expect("fits"))
 }
 
 /// One daemon: a store, who it is, and a place to wait in.
@@ -142,7 +138,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
         let asked = PlanFor {
             instance: self.instance,
             boot_id: BOOT,
-            wall: wall(),
+            wall: host_clock(),
             wanted,
             random,
         };
@@ -312,7 +308,7 @@ pub fn racing_daemons_never_share_an_identity(place: &impl Place) {
                     let asked = PlanFor {
                         instance: InstanceId(n),
                         boot_id: BOOT,
-                        wall: wall(),
+                        wall: host_clock(),
                         wanted: &Wanted::Any(3),
                         random: 7,
                     };
@@ -382,7 +378,7 @@ pub fn a_lost_answer_is_settled_by_reading<P: Place>(place: &P) {
     let mut one = Daemon::new(place, &runtime, 1, TTL_MS);
     let plan = one.plan(2, 7);
     let reading = ClockReading {
-        wall: wall(),
+        wall: host_clock(),
         boot: BootMs(5),
     };
     let attempt = Attempt {
@@ -851,7 +847,7 @@ pub fn a_switch_is_refused_when_a_grant_slips_in_between(place: &impl Place) {
         assert!(matches!(again, SwitchRefused::Granted { .. }), "{again}");
         // Out of the way of the next one.
         eventually_true(PATIENCE, "the next moment lies above", || {
-            wall().saturating_add(WINDOW_MS) > at
+            host_clock().saturating_add(WINDOW_MS) > at
         });
     }
 }
@@ -863,7 +859,7 @@ pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
     let lease = one.acquire(1);
     let first = operator.plan_switch(regional(1), 0);
     operator.switch(&first).expect("switched");
-    eventually_true(PATIENCE, "its moment has passed", || wall() > first.at);
+    eventually_true(PATIENCE, "its moment has passed", || host_clock() > first.at);
     let classic = CellFormat::new(CLASSIC, None).expect("a worker format");
     let second = operator.plan_switch(classic, 0);
     operator.switch(&second).expect("switched");

@@ -10,6 +10,7 @@ mod source;
 mod watch;
 
 pub use accept::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
+pub use kernel::host_clock;
 pub use source::{SyncSeen, ask_for_ever};
 pub use watch::ClockInputs;
 

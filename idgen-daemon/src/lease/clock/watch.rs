@@ -2,8 +2,8 @@
 
 use super::kernel::{host_clock, kernel_clock};
 use super::source::SyncSeen;
+use crate::complaint::Complaint;
 use crate::lease::beacons::{Beacon, Heard, Shown};
-use crate::lease::complaint::Complaint;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::{BootId, ClockMonitor, ClockState, Gate, Judgement, Known};
 use std::time::{Duration, Instant};

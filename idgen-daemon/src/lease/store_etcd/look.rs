@@ -1,13 +1,12 @@
 //! Reading the store, and making it.
 
-use super::super::store::{StoreError, StoreErrorKind};
+use super::super::store::{StoreError, StoreErrorKind, check_open};
 use super::value::{
     CellValue, ChangeValue, HighWaterValue, Keys, SeenCell, SeenKeys, ShardsValue, decode_keys, identity_of,
     missing, unsigned, value,
 };
 use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
-use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{Class, Identity, Snapshot, Survey};
 
 /// Keys of one transaction that makes some; etcd takes 128 operations by default.
@@ -87,15 +86,9 @@ impl EtcdStore {
                 "the cell's key cannot be made",
             ));
         };
-        let sealed = |reason: String| Err(StoreError::new(StoreErrorKind::Sealed, reason));
         let here = identity_of(self.pins.cluster_id())?;
         let of_class = cell.cell(self.keys.class())?;
-        if of_class.identity != here {
-            return sealed(format!("sealed: {}", not_itself(&of_class.identity, &here)));
-        }
-        if let Some(reason) = &cell.sealed_reason {
-            return sealed(format!("the cell is sealed: {reason}"));
-        }
+        check_open(&of_class, &here, cell.sealed_reason.as_deref())?;
         let seen = fetched.of(&self.keys)?;
         seen.check(&self.keys, fetched.shards_made(&self.keys)?)?;
         self.remember(&fetched, &cell)?;

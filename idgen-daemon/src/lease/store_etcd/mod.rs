@@ -32,6 +32,7 @@ use self::look::header_of;
 use self::pins::Pins;
 use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
 use super::beacons::Shown;
+use super::clock::host_clock;
 use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
@@ -42,7 +43,7 @@ use idgen_core::lease::{
 };
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -521,11 +522,6 @@ impl CellStore for EtcdStore {
             Err(not_as_expected())
         }
     }
-}
-
-fn host_clock() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn not_as_expected() -> StoreError {

@@ -302,8 +302,8 @@ impl SeenKeys {
         let found = self.rows.len() as u64;
         if keys.class == Class::Shard && found != shards_made {
             let reason =
-                format!("sealed: {shards_made} shards were leased, and {found} have keys: some were deleted");
-            return Err(StoreError::new(StoreErrorKind::Sealed, reason));
+                format!("{shards_made} shards were leased, and {found} have keys: some were deleted");
+            return Err(StoreError::sealed(reason));
         }
         Ok(())
     }
@@ -381,10 +381,7 @@ pub(super) fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
 }
 
 pub(super) fn missing(key: &str) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Sealed,
-        format!("sealed: the key {key} was deleted"),
-    )
+    StoreError::sealed(format!("the key {key} was deleted"))
 }
 
 /// etcd's revisions are never negative.

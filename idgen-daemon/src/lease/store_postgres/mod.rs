@@ -7,16 +7,18 @@
 //! A commit counts only when the server said so, without a warning: a cancelled wait for synchronous
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
+mod beacons;
 mod statements;
 
 use self::statements::{
     ADVANCE, CLOCK, GRANT, HISTORY, LOCK_CELL, MAKE_CELL, RAISE_REVISION, READ_LEASES, RELEASE, RENEW, SEAL,
     SWITCH,
 };
-use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
+use super::store::{
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_open,
+};
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
@@ -26,6 +28,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
+
+pub use self::beacons::PostgresBeacons;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -145,14 +149,7 @@ impl LockedCell {
 
     /// May this database serve the cell?
     fn check(&self) -> Result<()> {
-        let sealed = |reason: String| Err(StoreError::new(StoreErrorKind::Sealed, reason));
-        if let Some(reason) = &self.sealed_reason {
-            return sealed(format!("the cell is sealed: {reason}"));
-        }
-        if self.cell.identity != self.here {
-            return sealed(format!("sealed: {}", not_itself(&self.cell.identity, &self.here)));
-        }
-        Ok(())
+        check_open(&self.cell, &self.here, self.sealed_reason.as_deref())
     }
 
     /// As one class sees it.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::Held;
@@ -18,7 +18,7 @@ use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
     ClockInputs, Committed, Connect, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer, Renewal,
-    Report, Seal, StoreError, StoreErrorKind, accept_channel,
+    Report, Seal, StoreError, StoreErrorKind, accept_channel, host_clock,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
@@ -158,7 +158,7 @@ impl MintingServer for Stand {
         Ok(ServerClock {
             boot_id: self.memory.lock().expect("not poisoned").boot_id,
             clock: ClockReading {
-                wall: wall(),
+                wall: host_clock(),
                 boot: self.boot(),
             },
             cell_id: None,
@@ -220,7 +220,7 @@ impl MintingServer for Stand {
                 continue;
             }
             slot.open = false;
-            let last = slot.ceiling.min(wall());
+            let last = slot.ceiling.min(host_clock());
             book.minted.insert(claim.identity, last);
             book.open.remove(&claim.identity);
             marks.push(Mark { claim: *claim, last });
@@ -458,9 +458,4 @@ impl Fleet {
             ended.expect("a clean end");
         }
     }
-}
-
-fn wall() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    UnixMs(u64::try_from(since.as_millis()).expect("fits"))
 }

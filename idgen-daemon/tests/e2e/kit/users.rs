@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::daemon::answer;
@@ -40,10 +41,16 @@ pub fn as_root(etcd: &Etcd, args: &[&str]) -> String {
 
 /// Lines of section `[store]`: the user `idgend`, with its password in a file that only we can read.
 pub fn store_lines(files: &Scratch, password: &str) -> String {
+    let path = write_password(files, password);
+    format!("username = \"idgend\"\npassword_file = \"{}\"\n", path.display())
+}
+
+/// The file that [`store_lines`] names, with another password from now on.
+pub fn write_password(files: &Scratch, password: &str) -> PathBuf {
     let path = files.join("password");
     fs::write(&path, format!("{password}\n")).expect("write the password");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("close the file");
-    format!("username = \"idgend\"\npassword_file = \"{}\"\n", path.display())
+    path
 }
 
 /// Arguments of an etcd whose tokens are signed, and say how old the users are.

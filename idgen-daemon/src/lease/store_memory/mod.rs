@@ -4,6 +4,8 @@
 //! The conformance suite holds it to what Postgres and etcd do; so what the keepers' simulation finds with it counts.
 //! There is nothing to compact: no adapter reads the past.
 
+mod store;
+
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
@@ -11,12 +13,11 @@ use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
     Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
 };
-use idgen_daemon::lease::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
-};
+use idgen_daemon::lease::{Committed, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use store::MemoryStore;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -120,11 +121,14 @@ impl MemoryPlace {
     }
 
     pub fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> MemoryStore {
-        MemoryStore {
-            place: self.clone(),
+        let asker = Asker {
             class,
             holder,
             ttl_ms,
+        };
+        MemoryStore {
+            place: self.clone(),
+            asker,
         }
     }
 
@@ -242,10 +246,7 @@ impl Ground {
     fn now(&self) -> UnixMs {
         match self.clock {
             Clock::At(now) => now,
-            Clock::Real => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-            }
+            Clock::Real => host_clock(),
         }
     }
 
@@ -277,11 +278,11 @@ impl Ground {
         let here = self.here.clone();
         let row = self.cell().clone();
         if let Some(reason) = &row.sealed_reason {
-            return refused(StoreErrorKind::Sealed, format!("the cell is sealed: {reason}"));
+            return refused(StoreErrorKind::Sealed, reason.clone());
         }
         if row.cell.identity != here {
             let why = not_itself(&row.cell.identity, &here);
-            return refused(StoreErrorKind::Sealed, format!("sealed: {why}"));
+            return refused(StoreErrorKind::Sealed, why);
         }
         Ok(row)
     }
@@ -528,112 +529,5 @@ impl Asker {
             revision,
             ttl_ms: self.ttl_ms,
         }
-    }
-}
-
-/// The store of one class as one daemon sees it.
-pub struct MemoryStore {
-    place: MemoryPlace,
-    class: Class,
-    holder: HolderName,
-    ttl_ms: u64,
-}
-
-impl MemoryStore {
-    fn asker(&self) -> Asker {
-        Asker {
-            class: self.class,
-            holder: self.holder.clone(),
-            ttl_ms: self.ttl_ms,
-        }
-    }
-
-    /// A look, which is not there when its answer is not.
-    async fn look<T>(&self, look: impl FnOnce(&mut Ground) -> Result<T> + Send) -> Result<T> {
-        // Others may come in between, before and after.
-        tokio::task::yield_now().await;
-        let seen = {
-            let mut ground = self.place.ground();
-            match ground.fault {
-                Fault::None => look(&mut ground),
-                _ => refused(StoreErrorKind::Unreachable, "no answer"),
-            }
-        };
-        tokio::task::yield_now().await;
-        seen
-    }
-
-    async fn change<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut Ground) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        tokio::task::yield_now().await;
-        let done = {
-            let mut ground = self.place.ground();
-            let unknown = || refused(StoreErrorKind::Unknown, "no answer");
-            match ground.fault {
-                Fault::None => change(&mut ground),
-                Fault::Away => refused(StoreErrorKind::Unreachable, "away"),
-                Fault::RequestLost => unknown(),
-                Fault::AnswerLost => {
-                    drop(change(&mut ground));
-                    unknown()
-                }
-                Fault::Late => {
-                    ground.late.push(Box::new(move |ground| drop(change(ground))));
-                    unknown()
-                }
-            }
-        };
-        tokio::task::yield_now().await;
-        done
-    }
-}
-
-impl LeaseStore for MemoryStore {
-    async fn read(&mut self) -> Result<Snapshot> {
-        let class = self.class;
-        self.look(move |ground| ground.read(class)).await
-    }
-
-    async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
-        let (who, plan) = (self.asker(), plan.clone());
-        self.change(move |ground| ground.grant(&who, &plan)).await
-    }
-
-    async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
-        let (who, renewal) = (self.asker(), renewal.clone());
-        self.change(move |ground| ground.renew(&who, &renewal)).await
-    }
-
-    async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
-        let (class, marks) = (self.class, marks.to_vec());
-        self.change(move |ground| ground.release(class, boot_id, &marks))
-            .await
-    }
-
-    async fn seal(&mut self, seal: &Seal) -> Result<()> {
-        let seal = seal.clone();
-        self.change(move |ground| ground.seal(&seal)).await
-    }
-}
-
-impl CellStore for MemoryStore {
-    async fn clock(&mut self) -> Result<UnixMs> {
-        self.look(|ground| Ok(ground.now())).await
-    }
-
-    async fn survey(&mut self) -> Result<Option<Survey>> {
-        self.look(Ground::survey).await
-    }
-
-    async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        let plan = plan.clone();
-        self.change(move |ground| ground.advance(&plan)).await
-    }
-
-    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
-        let plan = plan.clone();
-        self.change(move |ground| ground.switch(&plan)).await
     }
 }

@@ -1,7 +1,7 @@
 //! Beacons in the embedded store: rows of `idgen.beacon`, each with the time of *its* database's clock. So it is known
 //! how old a reading is, and one look tells all there is to know.
 
-use super::beacons::{Beacon, Heard, Shown};
+use super::super::beacons::{Beacon, Heard, Shown};
 use crate::postgres::{PgError, PostgresUrl, Session};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{BootId, InstanceId};
