@@ -187,8 +187,8 @@ faults! {
         "restored under the same cluster token" by "a snapshot; a server takes other workers; all members restored from it with etcdctl"
         so "sealed, both servers stop at their deadlines at the latest; `idgenctl epoch advance`: back within TTL + 2 P + 2 s from the other half of the pool";
     16 restore_side::f16_restored_under_another_token:
-        "restored under a new cluster token" by "as F15, with --initial-cluster-token"
-        so "sealed, because the cell belongs to another cluster; then as F15";
+        "restored under a new cluster token" by "as F15, with --initial-cluster-token; and once more while nobody is awake who remembers more than the snapshot"
+        so "sealed for everybody, because the cell belongs to another cluster; then as F15";
     17 restore_side::f17_restored_with_a_bumped_revision:
         "restored with a bumped revision" by "as F15, with etcdutl of 3.5 (3.4 has no such option): --bump-revision 1000000000 --mark-compacted"
         so "sealed, because of the rows: the revision does not fall; then as F15";

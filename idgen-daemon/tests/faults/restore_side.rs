@@ -103,6 +103,29 @@ pub fn f16_restored_under_another_token(release: Release) {
     restored("F16", release, "belongs to store", |scene, snapshot| {
         scene.cluster.restore(&snapshot, Some("another"));
     });
+    nobody_who_remembers_is_awake(release);
+}
+
+/// The left side knows nothing that is newer than the snapshot, the daemon of the right one stands still. Under the
+/// same token the left one could take what the right one mints from; see docs/decisions/epochs.md.
+fn nobody_who_remembers_is_awake(release: Release) {
+    let mut scene = Stage::new("F16", release, LONG).set().under_load();
+    scene.sides[0].terminate_daemon();
+    let snapshot = save(&scene);
+    take_other_workers(&mut scene.sides[1]);
+    let held = scene.sides[1].open().0;
+    let sleeper = Pause::of([scene.sides[1].daemon().pid()]);
+    scene.cluster.restore(&snapshot, Some("another"));
+    scene.sides[0].launch_daemon();
+    scene.sides[0].daemon().wait_unready_with("sealed");
+    assert!(scene.sides[0].open().0.is_empty(), "nothing is granted");
+    assert_eq!(scene.sides[1].open().0, held, "while the right one mints");
+    sleeper.resume();
+    advance(&mut scene, 0);
+    scene.sides.iter().for_each(wait_for_other_half);
+    let outcome = scene.finish();
+    outcome.assert_refused_for_the_lease(0);
+    outcome.assert_refused_at_most_for_the_lease(1);
 }
 
 /// The revision never falls: only the rows tell.
