@@ -115,6 +115,8 @@ struct Clerk<S> {
     pins: Pins,
     anchors: Vec<Anchor>,
     pool: Option<Occupancy>,
+    /// Ends the daemon.
+    refused: Option<Error>,
 }
 
 type Running<S> = Pin<Box<dyn Future<Output = (Clerk<S>, Answer)> + Send>>;
@@ -139,6 +141,7 @@ impl<S: LeaseStore> Desk<S> {
             pins: Pins::default(),
             anchors: Vec::new(),
             pool: None,
+            refused: None,
         };
         Self {
             idle: Some(clerk),
@@ -199,7 +202,7 @@ impl<S: LeaseStore> Desk<S> {
 
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
-        let answer = match request {
+        let mut answer = match request {
             Request::Probe { ticket, anchors } => {
                 self.anchors = anchors;
                 match self.read().await {
@@ -216,11 +219,15 @@ impl<S: LeaseStore> Clerk<S> {
                 marks,
             } => self.release(ticket, boot_id, &marks).await,
         };
+        answer.refused = answer.refused.or(self.refused.take());
         (self, answer)
     }
 
     /// Reads, and seals a store that is not what it was.
     async fn read(&mut self) -> Result<Snapshot, StoreError> {
+        if let Some(seen) = self.pins.anchor() {
+            self.store.expect_cell(seen.cell_id);
+        }
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -243,7 +250,10 @@ impl<S: LeaseStore> Clerk<S> {
     /// Everybody is to know of it: a server that remembers less would take the store for what it was.
     async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure) -> StoreError {
         let reason = departure.to_string();
-        if *departure != Departure::AnotherCell {
+        if *departure == Departure::AnotherCell {
+            let known = self.pins.anchor().map(|seen| seen.cell_id);
+            self.refused = same_cell(known, snapshot.cell.cell_id).err();
+        } else {
             self.seal(snapshot.cell.cell_id, &reason).await;
         }
         StoreError::sealed(reason)
@@ -286,6 +296,9 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.anchors.clone_from(&acquire.anchors);
+        if let Some(cell_id) = acquire.server_cell {
+            self.store.expect_cell(cell_id);
+        }
         let mut snapshot = match self.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -499,3 +512,6 @@ fn same_cell(server: Option<CellId>, store: CellId) -> Result<(), Error> {
     let message = format!("postgres has been served from cell {server}, the lease store is cell {store}");
     Err(Error::refused(message).with_hint("point idgend at the store of the server's cell"))
 }
+
+#[cfg(test)]
+mod tests;
