@@ -150,7 +150,7 @@ impl Anchor {
     }
 
     /// The same, and its witness testifies.
-    fn admits_rows(&self, snapshot: &Snapshot) -> Result<(), Departure> {
+    pub(super) fn admits_rows(&self, snapshot: &Snapshot) -> Result<(), Departure> {
         self.admits(&snapshot.cell, snapshot.revision)?;
         let Some(Witness {
             identity,
@@ -329,6 +329,17 @@ impl Pins {
             ..Anchor::of(cell, snapshot.revision)
         });
         Ok(())
+    }
+
+    /// Was a departure found that nobody has opened since?
+    #[must_use]
+    pub fn has_departed(&self) -> bool {
+        self.departed.is_some()
+    }
+
+    /// The departure that was just found was none: the answer was an old one.
+    pub fn forgive(&mut self) {
+        self.departed = None;
     }
 
     /// The store was found sealed. Whoever opens it from here on vouches for it to those who remember nothing.

@@ -15,7 +15,8 @@
 //! keeps its half. Before a *second* advance it must be gone.
 
 use super::anchor::{Anchor, Departure};
-use super::ledger::{Cell, Row};
+use super::class::Class;
+use super::ledger::{Cell, Row, Snapshot};
 use super::token::{CellId, Epoch, EpochNonce, Revision, StoreIdentity};
 use super::window::epoch_margin_ms;
 use crate::clock::UnixMs;
@@ -78,6 +79,19 @@ impl Survey {
             .filter_map(|anchor| anchor.admits(&self.cell, self.revision).err())
             .find(|departure| *departure != Departure::AnotherCell);
         departures.map(|departure| departure.to_string())
+    }
+
+    /// Is it open, and all that is remembered of its `class`? No, where nothing is.
+    #[must_use]
+    pub fn is_all_that(&self, class: Class, remembered: &[Anchor]) -> bool {
+        let rows = match class {
+            Class::Worker => &self.workers,
+            Class::Shard => &self.shards,
+        };
+        let snapshot = Snapshot::new(self.cell.clone(), self.revision, rows.clone());
+        self.sealed_because(&[]).is_none()
+            && of_cell(&self.cell, remembered).next().is_some()
+            && of_cell(&self.cell, remembered).all(|anchor| anchor.admits_rows(&snapshot).is_ok())
     }
 
     /// The highest epoch that anybody is known to have seen.

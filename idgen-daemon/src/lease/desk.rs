@@ -238,28 +238,35 @@ impl<S: LeaseStore> Clerk<S> {
                 return Err(error);
             }
         };
+        let latched = self.pins.has_departed();
         match self.pins.judge(&snapshot, &self.anchors) {
             Ok(()) => {
                 self.cell = Some(snapshot.cell.clone());
                 Ok(snapshot)
             }
-            Err(departure) => Err(self.sealed(&snapshot, &departure).await),
+            Err(departure) => Err(self.sealed(&snapshot, &departure, latched).await),
         }
     }
 
-    /// Everybody is to know of it: a server that remembers less would take the store for what it was.
-    async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure) -> StoreError {
+    /// Everybody is to know of it: a server that remembers less would take the store for what it was. Only a departure
+    /// that was found just now may have been an old answer: a store that was restored catches up later.
+    async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure, latched: bool) -> StoreError {
         let reason = departure.to_string();
         if *departure == Departure::AnotherCell {
             let known = self.pins.anchor().map(|seen| seen.cell_id);
             self.refused = same_cell(known, snapshot.cell.cell_id).err();
-        } else {
-            self.seal(snapshot.cell.cell_id, &reason).await;
+        } else if !self.seal(snapshot.cell.cell_id, &reason, !latched).await {
+            self.pins.forgive();
+            let what = format!("an old answer of the lease store was dropped: {reason}");
+            return StoreError::new(StoreErrorKind::Unreachable, what);
         }
         StoreError::sealed(reason)
     }
 
-    async fn seal(&mut self, cell_id: CellId, reason: &str) {
+    /// False: it was an old answer.
+    async fn seal(&mut self, cell_id: CellId, reason: &str, may_be_old: bool) -> bool {
+        let remembered = self.pins.anchor().into_iter().chain(&self.anchors);
+        let remembered = remembered.filter(|_| may_be_old).cloned().collect();
         let known = self.latest_known().map(|anchor| (anchor.epoch, anchor.since));
         let (known, known_since) = known.unwrap_or_default();
         let seal = Seal {
@@ -267,9 +274,14 @@ impl<S: LeaseStore> Clerk<S> {
             reason: reason.to_owned(),
             known,
             known_since,
+            remembered,
         };
-        if let Err(error) = self.store.seal(&seal).await {
-            tracing::warn!("the lease store could not be sealed for the others: {error}");
+        match self.store.seal(&seal).await {
+            Ok(departed) => departed,
+            Err(error) => {
+                tracing::warn!("the lease store could not be sealed for the others: {error}");
+                true
+            }
         }
     }
 
@@ -277,7 +289,7 @@ impl<S: LeaseStore> Clerk<S> {
     async fn tell_epoch(&mut self, reason: &str) {
         let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
         if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
-            self.seal(cell_id, reason).await;
+            self.seal(cell_id, reason, true).await;
         }
     }
 

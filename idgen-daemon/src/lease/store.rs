@@ -3,8 +3,8 @@
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{
-    AdvancePlan, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark, Revision,
-    Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    AdvancePlan, Anchor, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark,
+    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
 };
 use std::fmt;
 use std::future::Future;
@@ -120,6 +120,8 @@ pub struct Seal {
     pub known: Epoch,
     /// When that began.
     pub known_since: UnixMs,
+    /// What the store fell short of, if that was found just now: it may have been an old answer.
+    pub remembered: Vec<Anchor>,
 }
 
 /// May a store that is empty get a new cell?
@@ -182,7 +184,9 @@ pub trait LeaseStore: Send + 'static {
     /// Seals the cell for everybody, until its epoch is advanced. A seal that is there already stays; the highest
     /// epoch that is known rises all the same. An epoch above what is known was begun by an operator since it was
     /// looked at: it is left alone, for nothing is known against it.
-    fn seal(&mut self, seal: &Seal) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// False: nothing was done, because the store is all that is remembered of it (a store that may give old answers
+    /// looks again).
+    fn seal(&mut self, seal: &Seal) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
 /// What an operator changes of a cell.

@@ -4,9 +4,11 @@ use super::store::{of_store, open, printable, rfc3339, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
-use crate::postgres::{Session, describe, read_anchors};
+use crate::postgres::{Session, describe, read_anchors, server_wall};
+use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
+use idgen_core::lease::window::SKEW_MS;
 use idgen_core::lease::{
     AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey, plan_advance,
 };
@@ -288,14 +290,40 @@ async fn survey(store: &mut impl CellStore) -> Result<Survey> {
 /// What the server of this configuration remembers. It may know of a later epoch than the store, so nothing is done
 /// without it.
 async fn anchors_of(config: &Config) -> Result<Vec<Anchor>> {
+    read_anchors(&server_of(config).await?, None).await
+}
+
+async fn server_of(config: &Config) -> Result<Session> {
     let (url, limit) = (&config.postgres.url, config.postgres.connect_timeout);
-    let session = Session::open(url, "idgenctl", limit, limit)
+    Session::open(url, "idgenctl", limit, limit)
         .await
         .map_err(|error| {
             let error = Error::runtime(format!("read the anchors of {}: {error}", describe(url)));
             error.with_hint("use the configuration of a server of the cell that runs")
-        })?;
-    read_anchors(&session, None).await
+        })
+}
+
+/// The new epoch begins at the store's time, and its margins rest on that: where it is far from the server's, one of the
+/// two is wrong.
+async fn check_clock(store: &mut impl CellStore, server: &Session) -> Result<()> {
+    let before = store.clock().await.map_err(of_store)?;
+    let said = server_wall(server).await?;
+    let after = store.clock().await.map_err(of_store)?;
+    clocks_agree(said, before, after)
+}
+
+/// `before` and `after` are the store's times around the server's.
+fn clocks_agree(server: UnixMs, before: UnixMs, after: UnixMs) -> Result<()> {
+    let apart_ms = before.since(server).max(server.since(after));
+    if apart_ms <= SKEW_MS {
+        return Ok(());
+    }
+    let message = format!(
+        "the clock that the new epoch would begin by (the store's; with etcd that of this host) is {apart_ms} ms from \
+         that of the server: more than {SKEW_MS} ms"
+    );
+    Err(Error::refused(message)
+        .with_hint("set the clocks of this host, the store and the server, and try again"))
 }
 
 async fn advance_in(
@@ -306,6 +334,7 @@ async fn advance_in(
 ) -> Result<EpochStatus> {
     let windows = Windows::of(config)?;
     let (anchors, before) = remembered_and_found(&mut store, config).await?;
+    check_clock(&mut store, &server_of(config).await?).await?;
     let wish = wish_for(identity, windows, reason.to_owned(), operator(config));
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
@@ -345,7 +374,6 @@ fn operator(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use idgen_core::clock::UnixMs;
     use idgen_core::lease::ledger::{Cell, Holder};
     use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token};
 
@@ -448,6 +476,19 @@ mod tests {
             ),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn an_advance_by_a_clock_that_is_wrong_is_refused() {
+        let (before, after) = (NOW, NOW.saturating_add(40));
+        for (server, agrees) in [
+            (NOW.saturating_sub(SKEW_MS), true),
+            (NOW.saturating_sub(SKEW_MS + 1), false),
+            (after.saturating_add(SKEW_MS), true),
+            (after.saturating_add(SKEW_MS + 1), false),
+        ] {
+            assert_eq!(clocks_agree(server, before, after).is_ok(), agrees, "{server:?}");
+        }
     }
 
     #[test]

@@ -334,6 +334,16 @@ pub async fn read_anchors(session: &Session, class: Option<Class>) -> Result<Vec
         .collect()
 }
 
+/// The wall clock of the server.
+pub async fn server_wall(session: &Session) -> Result<UnixMs> {
+    let row = session
+        .row("SELECT wall_ms FROM idgen.server_clock()", &[])
+        .await
+        .map_err(explain)?;
+    let wall_ms: i64 = column(&row, 0)?;
+    Ok(UnixMs(u64::try_from(wall_ms).unwrap_or(0)))
+}
+
 /// What ids of the class look like: that of workers is a property of the cell, that of shards is fixed.
 fn formats_of(class: Class, cell: &Cell) -> String {
     match class {

@@ -319,3 +319,26 @@ fn an_anchor_that_is_torn_keeps_the_server_from_leasing() {
     fs::remove_dir(&blocked).expect("unblock it");
     daemon.wait_ready();
 }
+
+/// The margins of the new epoch rest on the time that it begins at.
+#[test]
+fn an_advance_by_a_clock_that_differs_from_the_servers_is_refused() {
+    let etcd = Etcd::start();
+    let server = Server::with(ServerOptions {
+        fake_clock: true,
+        ..Default::default()
+    });
+    let options = DaemonOptions::new(&server).store(Store::etcd(&etcd));
+    let daemon = options.start();
+    let identity = shown(&daemon).1["identity"]
+        .as_str()
+        .expect("identity")
+        .to_owned();
+    let args = ["--identity", &identity, "--reason", "a test"];
+    for (offset_ms, why) in [(3_000, "the clock"), (-3_000, "the clock"), (0, "not sealed")] {
+        server.clock().set_offset_ms(offset_ms);
+        let refused = epoch("advance", &daemon, &args);
+        assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{offset_ms}: {}", refused.stderr);
+    }
+}

@@ -8,7 +8,9 @@ use idgen_core::clock::ClockReading;
 use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId};
-use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind};
+use idgen_daemon::lease::{
+    CellStore, EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind,
+};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -101,6 +103,45 @@ impl Place for Member {
 }
 
 conformance!(Member::new());
+
+#[test]
+fn a_store_that_is_all_it_was_is_not_sealed() {
+    rules::a_store_that_is_all_it_was_is_not_sealed(&Member::new());
+}
+
+/// Only a backup knows what was in it, so no command is named that would not help.
+#[test]
+fn a_cell_whose_key_is_gone_says_that_it_must_be_put_back() {
+    let member = Member::new();
+    let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
+    one.plan(1, 7);
+    let (key, mut client) = (format!("{PREFIX}/cell"), member.client());
+    let backup = member
+        .runtime
+        .block_on(client.get(key.clone(), None))
+        .expect("get");
+    member
+        .runtime
+        .block_on(client.delete(key.clone(), None))
+        .expect("delete");
+    let gone = member.runtime.block_on(one.store.read()).expect_err("it is gone");
+    let shown = member
+        .runtime
+        .block_on(one.store.survey())
+        .expect_err("it is gone");
+    for error in [gone, shown] {
+        assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("/conformance/cell was deleted"), "{text}");
+        assert!(text.contains("backup") && !text.contains("epoch show"), "{text}");
+    }
+    let value = backup.kvs()[0].value().to_vec();
+    member
+        .runtime
+        .block_on(client.put(key, value, None))
+        .expect("put");
+    one.plan(1, 7);
+}
 
 /// The way back breaks at some moment of a grant, a little later each time: before its etcd lease is there, between
 /// lease and transaction, and after the commit. Whatever the store says then must fit what a look shows.

@@ -41,6 +41,11 @@ impl Place for MemoryPlace {
 
 conformance!(MemoryPlace::new(Clock::Real));
 
+#[test]
+fn a_store_that_is_all_it_was_is_not_sealed() {
+    rules::a_store_that_is_all_it_was_is_not_sealed(&MemoryPlace::new(Clock::Real));
+}
+
 /// What each fault does, and that only a read tells them apart.
 #[test]
 fn faults_are_settled_by_reading() {

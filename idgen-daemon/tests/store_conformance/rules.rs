@@ -2,11 +2,13 @@
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::format::{CLASSIC, CellFormat, REGIONAL};
+use idgen_core::lease::Revision;
+use idgen_core::lease::anchor::Witness;
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::{
-    AdvanceWish, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId, Leased,
-    Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
+    AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId,
+    Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
     plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
@@ -525,6 +527,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         reason: "its revision fell".to_owned(),
         known: Epoch(4),
         known_since: UnixMs(1),
+        remembered: Vec::new(),
     };
     let stranger = Seal {
         cell_id: CellId(7),
@@ -587,6 +590,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
         reason: "of the epoch before".to_owned(),
         known: cell.epoch,
         known_since: cell.epoch_since,
+        remembered: Vec::new(),
     };
     place.seal("restored");
     assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
@@ -616,6 +620,37 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
         Some(StoreErrorKind::Sealed),
         "whoever knows it may seal it"
     );
+}
+
+/// Of stores that may give old answers: whoever was given one looks again before it seals.
+pub fn a_store_that_is_all_it_was_is_not_sealed(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let lease = one.acquire(1);
+    let seen = runtime.block_on(one.store.read()).expect("read");
+    let (identity, revision) = (lease.leased()[0].identity, lease.committed.revision);
+    let remembered = Anchor {
+        witness: Some(Witness { identity, revision }),
+        ..Anchor::of(&seen.cell, seen.revision)
+    };
+    let mut seal = Seal {
+        cell_id: seen.cell.cell_id,
+        reason: "an old answer".to_owned(),
+        known: seen.cell.epoch,
+        known_since: seen.cell.epoch_since,
+        remembered: vec![remembered],
+    };
+    let sealed = runtime.block_on(one.store.seal(&seal));
+    assert_eq!(sealed.map_err(|error| error.kind), Ok(false));
+    assert_eq!(one.read_kind(), None);
+    let lost = revision.0 + 1;
+    seal.remembered[0].witness = Some(Witness {
+        identity,
+        revision: Revision(lost),
+    });
+    let sealed = runtime.block_on(one.store.seal(&seal));
+    assert_eq!(sealed.map_err(|error| error.kind), Ok(true), "its row is older");
+    assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
 }
 
 /// A new cell would be young, and lease at once while holders of the old one mint.

@@ -41,3 +41,30 @@ async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
         "{refused}"
     );
 }
+
+/// The member that answered was paused; when it is asked again, before anything is sealed, it has caught up.
+#[tokio::test]
+async fn an_old_answer_seals_nothing() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut desk = desk(&place);
+    probe(&mut desk).await;
+    let old = place.backup();
+    place.advance_epoch();
+    let new = place.backup();
+    probe(&mut desk).await;
+
+    place.restore(&old, 1);
+    let caught_up = async {
+        tokio::task::yield_now().await;
+        place.restore(&new, 1);
+    };
+    let (stale, ()) = tokio::join!(probe(&mut desk), caught_up);
+    let trouble = stale.trouble.expect("it was not used");
+    assert!(trouble.to_string().contains("an old answer"), "{trouble}");
+    let next = probe(&mut desk).await;
+    assert!(matches!(next.event, Some(Event::Probed { .. })), "{next:?}");
+
+    place.restore(&old, 1);
+    let restored = probe(&mut desk).await.trouble.expect("it stays so");
+    assert_eq!(restored.kind, StoreErrorKind::Sealed, "{restored}");
+}

@@ -3,7 +3,7 @@
 use super::super::store::{StoreError, StoreErrorKind, check_new, check_open};
 use super::value::{
     CellValue, ChangeValue, HighWaterValue, Keys, SeenCell, SeenKeys, ShardsValue, decode_keys, identity_of,
-    missing, unsigned, value,
+    missing, missing_cell, unsigned, value,
 };
 use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
@@ -62,7 +62,7 @@ pub(super) fn cell_of(keys: &Keys, fetched: &Fetched) -> Result<Option<CellValue
     // Keys of workers are made before the cell is; whatever was leased came after it.
     for class in Class::ALL {
         if !fetched.of(&keys.of(class))?.rows.is_empty() {
-            return Err(missing(&keys.cell()));
+            return Err(missing_cell(&keys.cell()));
         }
     }
     Ok(None)

@@ -458,20 +458,25 @@ impl LeaseStore for EtcdStore {
         Ok(if exact { released } else { Vec::new() })
     }
 
-    async fn seal(&mut self, seal: &Seal) -> Result<()> {
+    async fn seal(&mut self, seal: &Seal) -> Result<bool> {
         let Some((survey, _)) = self.survey_keys().await? else {
-            return Ok(());
+            return Ok(true);
         };
+        // A member that was paused may have answered twice with an old revision.
+        if survey.is_all_that(self.keys.class(), &seal.remembered) {
+            return Ok(false);
+        }
         let sealed = survey.sealed_reason.is_some() && survey.known.0 >= seal.known;
         let newer = survey.cell.epoch > seal.known;
         if sealed || newer || survey.cell.cell_id != seal.cell_id {
-            return Ok(());
+            return Ok(true);
         }
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
         let (known, since) = survey.known.max((seal.known, seal.known_since));
         let value = self.cell.sealed(reason, known, since)?;
         let put = TxnOp::put(self.keys.cell(), value, None);
-        self.change_cell(vec![put]).await
+        self.change_cell(vec![put]).await?;
+        Ok(true)
     }
 }
 

@@ -380,6 +380,15 @@ pub(super) fn value<T: DeserializeOwned>(pair: &KeyValue) -> Result<T> {
     })
 }
 
+/// Who the cell is, its epoch and formats stood in it, so no epoch can be advanced.
+pub(super) fn missing_cell(key: &str) -> StoreError {
+    let message = format!(
+        "the key {key} was deleted, and with it the cell (hint: put the key back from a backup; without one, give the \
+         cell a new prefix: \"A lease store that is gone\" in docs/operations.md)"
+    );
+    StoreError::new(StoreErrorKind::Denied, message)
+}
+
 pub(super) fn missing(key: &str) -> StoreError {
     StoreError::sealed(format!("the key {key} was deleted"))
 }

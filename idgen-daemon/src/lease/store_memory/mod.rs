@@ -442,25 +442,29 @@ impl Ground {
         Ok(released)
     }
 
-    fn seal(&mut self, seal: &Seal) -> Result<()> {
+    fn seal(&mut self, class: Class, seal: &Seal) -> Result<bool> {
+        let survey = self.survey()?;
+        if survey.is_some_and(|survey| survey.is_all_that(class, &seal.remembered)) {
+            return Ok(false);
+        }
         let Some(row) = self
             .books
             .cell
             .as_mut()
             .filter(|row| row.cell.cell_id == seal.cell_id && row.cell.epoch <= seal.known)
         else {
-            return Ok(());
+            return Ok(true);
         };
         let rises = row.known.0 < seal.known;
         if row.sealed_reason.is_some() && !rises {
-            return Ok(());
+            return Ok(true);
         }
         row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
         if rises {
             row.known = (seal.known, seal.known_since);
         }
         self.raise_revision();
-        Ok(())
+        Ok(true)
     }
 
     fn survey(&mut self) -> Result<Option<Survey>> {

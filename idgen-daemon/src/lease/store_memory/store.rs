@@ -81,9 +81,9 @@ impl LeaseStore for MemoryStore {
             .await
     }
 
-    async fn seal(&mut self, seal: &Seal) -> Result<()> {
-        let seal = seal.clone();
-        self.change(move |ground| ground.seal(&seal)).await
+    async fn seal(&mut self, seal: &Seal) -> Result<bool> {
+        let (class, seal) = (self.asker.class, seal.clone());
+        self.change(move |ground| ground.seal(class, &seal)).await
     }
 }
 

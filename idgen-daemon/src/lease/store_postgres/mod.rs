@@ -337,20 +337,22 @@ impl LeaseStore for PostgresStore {
         Ok(marks.iter().filter(released).copied().collect())
     }
 
-    async fn seal(&mut self, seal: &Seal) -> Result<()> {
+    async fn seal(&mut self, seal: &Seal) -> Result<bool> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         session.batch("BEGIN").await.map_err(not_done)?;
         let found = LockedCell::find(&session).await?;
         if found.is_none_or(|locked| locked.cell.cell_id != seal.cell_id) {
-            return self.commit(session, warnings).await;
+            self.commit(session, warnings).await?;
+            return Ok(true);
         }
         let (known, since) = (signed(seal.known.0)?, ms(seal.known_since.0));
         session
             .execute(SEAL, &[&seal.reason, &known, &since])
             .await
             .map_err(not_done)?;
-        self.commit(session, warnings).await
+        self.commit(session, warnings).await?;
+        Ok(true)
     }
 }
 

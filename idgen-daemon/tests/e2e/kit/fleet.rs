@@ -281,7 +281,7 @@ impl<S: LeaseStore> LeaseStore for Timed<S> {
         self.store.release(boot_id, marks).await
     }
 
-    async fn seal(&mut self, seal: &Seal) -> StoreResult<()> {
+    async fn seal(&mut self, seal: &Seal) -> StoreResult<bool> {
         self.store.seal(seal).await
     }
 }
