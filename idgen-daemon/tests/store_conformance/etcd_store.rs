@@ -114,7 +114,8 @@ fn a_store_that_is_all_it_was_is_not_sealed() {
 fn a_cell_whose_key_is_gone_says_that_it_must_be_put_back() {
     let member = Member::new();
     let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
-    one.plan(1, 7);
+    let plan = one.plan(1, 7);
+    one.grant(plan).expect("granted");
     let (key, mut client) = (format!("{PREFIX}/cell"), member.client());
     let backup = member
         .runtime

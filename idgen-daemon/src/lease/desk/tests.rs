@@ -58,7 +58,7 @@ async fn an_old_answer_seals_nothing() {
         tokio::task::yield_now().await;
         place.restore(&new, 1);
     };
-    let (stale, ()) = tokio::join!(probe(&mut desk), caught_up);
+    let (stale, ()) = tokio::join!(biased; probe(&mut desk), caught_up);
     let trouble = stale.trouble.expect("it was not used");
     assert!(trouble.to_string().contains("an old answer"), "{trouble}");
     let next = probe(&mut desk).await;
