@@ -223,7 +223,7 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
     daemons.iter_mut().for_each(Daemon::wait_ready);
 
     // Whose clock goes astray in steps too small for the step check mints on, and raises no ceiling.
-    let (server, until) = (&servers[0], Instant::now() + Duration::from_secs(30));
+    let (server, until) = (&servers[0], Instant::now() + Duration::from_secs(90));
     let mut offset_ms = 0;
     while clock_state(server).as_deref() != Some("apart from peers") {
         assert!(
@@ -231,7 +231,8 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
             "{offset_ms} ms ahead: {:?}",
             clock_state(server)
         );
-        offset_ms = (offset_ms + 80).min(1_500);
+        // What the store needs for an answer is allowed for, and a busy machine needs long.
+        offset_ms = (offset_ms + 80).min(5_000);
         server.clock().set_offset_ms(offset_ms);
         std::thread::sleep(Duration::from_secs(1));
     }
