@@ -4,6 +4,7 @@
 //! because the core never awaits more than its newest request.
 
 use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
@@ -15,7 +16,7 @@ use idgen_core::lease::{
 };
 use std::future::pending;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
@@ -114,6 +115,7 @@ struct Clerk<S> {
     /// What was seen of the store, here and by the server.
     pins: Pins,
     anchors: Vec<Anchor>,
+    seal_trouble: Complaint,
     pool: Option<Occupancy>,
 }
 
@@ -138,6 +140,7 @@ impl<S: LeaseStore> Desk<S> {
             cell: None,
             pins: Pins::default(),
             anchors: Vec::new(),
+            seal_trouble: Complaint::default(),
             pool: None,
         };
         Self {
@@ -258,8 +261,14 @@ impl<S: LeaseStore> Clerk<S> {
             known,
             known_since,
         };
-        if let Err(error) = self.store.seal(&seal).await {
-            tracing::warn!("the lease store could not be sealed for the others: {error}");
+        match self.store.seal(&seal).await {
+            Ok(()) => self
+                .seal_trouble
+                .settle("the lease store is sealed for the others too"),
+            Err(error) => self.seal_trouble.raise(
+                format!("the lease store could not be sealed for the others: {error}"),
+                Instant::now(),
+            ),
         }
     }
 
@@ -498,4 +507,38 @@ fn same_cell(server: Option<CellId>, store: CellId) -> Result<(), Error> {
     let (server, store) = (Uuid::from_u128(server.0), Uuid::from_u128(store.0));
     let message = format!("postgres has been served from cell {server}, the lease store is cell {store}");
     Err(Error::refused(message).with_hint("point idgend at the store of the server's cell"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::HolderName;
+    use crate::lease::store_memory::{Clock, Fault, MemoryPlace};
+    use crate::log::logged;
+    use idgen_core::lease::{Class, TimingSpec};
+
+    #[test]
+    fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
+        let place = MemoryPlace::new(Clock::Real);
+        let holder = HolderName {
+            instance: InstanceId(1),
+            name: "a".to_owned(),
+        };
+        let timing = Timing::new(TimingSpec::of_ttl(10_000)).unwrap();
+        let store = place.open(Class::Worker, holder, timing.ttl_ms());
+        let mut clerk = Desk::new(store, InstanceId(1), timing).idle.unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let text = logged(|| {
+            runtime.block_on(async {
+                place.set_fault(Fault::Away);
+                for _ in 0..5 {
+                    clerk.seal(CellId(1), "restored").await;
+                }
+                place.set_fault(Fault::None);
+                clerk.seal(CellId(1), "restored").await;
+            });
+        });
+        assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
+        assert_eq!(text.matches("is sealed for the others too").count(), 1, "{text}");
+    }
 }
