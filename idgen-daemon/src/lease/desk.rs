@@ -117,6 +117,8 @@ struct Clerk<S> {
     anchors: Vec<Anchor>,
     seal_trouble: Complaint,
     pool: Option<Occupancy>,
+    /// Ends the daemon.
+    refused: Option<Error>,
 }
 
 type Running<S> = Pin<Box<dyn Future<Output = (Clerk<S>, Answer)> + Send>>;
@@ -142,6 +144,7 @@ impl<S: LeaseStore> Desk<S> {
             anchors: Vec::new(),
             seal_trouble: Complaint::default(),
             pool: None,
+            refused: None,
         };
         Self {
             idle: Some(clerk),
@@ -202,7 +205,7 @@ impl<S: LeaseStore> Desk<S> {
 
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
-        let answer = match request {
+        let mut answer = match request {
             Request::Probe { ticket, anchors } => {
                 self.anchors = anchors;
                 match self.read().await {
@@ -219,11 +222,15 @@ impl<S: LeaseStore> Clerk<S> {
                 marks,
             } => self.release(ticket, boot_id, &marks).await,
         };
+        answer.refused = answer.refused.or(self.refused.take());
         (self, answer)
     }
 
     /// Reads, and seals a store that is not what it was.
     async fn read(&mut self) -> Result<Snapshot, StoreError> {
+        if let Some(seen) = self.pins.anchor() {
+            self.store.expect_cell(seen.cell_id);
+        }
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -246,7 +253,10 @@ impl<S: LeaseStore> Clerk<S> {
     /// Everybody is to know of it: a server that remembers less would take the store for what it was.
     async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure) -> StoreError {
         let reason = departure.to_string();
-        if *departure != Departure::AnotherCell {
+        if *departure == Departure::AnotherCell {
+            let known = self.pins.anchor().map(|seen| seen.cell_id);
+            self.refused = same_cell(known, snapshot.cell.cell_id).err();
+        } else {
             self.seal(snapshot.cell.cell_id, &reason).await;
         }
         StoreError::sealed(reason)
@@ -295,6 +305,9 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.anchors.clone_from(&acquire.anchors);
+        if let Some(cell_id) = acquire.server_cell {
+            self.store.expect_cell(cell_id);
+        }
         let mut snapshot = match self.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -510,35 +523,4 @@ fn same_cell(server: Option<CellId>, store: CellId) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::HolderName;
-    use crate::lease::store_memory::{Clock, Fault, MemoryPlace};
-    use crate::log::logged;
-    use idgen_core::lease::{Class, TimingSpec};
-
-    #[test]
-    fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
-        let place = MemoryPlace::new(Clock::Real);
-        let holder = HolderName {
-            instance: InstanceId(1),
-            name: "a".to_owned(),
-        };
-        let timing = Timing::new(TimingSpec::of_ttl(10_000)).unwrap();
-        let store = place.open(Class::Worker, holder, timing.ttl_ms());
-        let mut clerk = Desk::new(store, InstanceId(1), timing).idle.unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let text = logged(|| {
-            runtime.block_on(async {
-                place.set_fault(Fault::Away);
-                for _ in 0..5 {
-                    clerk.seal(CellId(1), "restored").await;
-                }
-                place.set_fault(Fault::None);
-                clerk.seal(CellId(1), "restored").await;
-            });
-        });
-        assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
-        assert_eq!(text.matches("is sealed for the others too").count(), 1, "{text}");
-    }
-}
+mod tests;

@@ -266,9 +266,15 @@ pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<Ep
 }
 
 async fn show_in(mut store: impl CellStore, config: &Config) -> Result<EpochStatus> {
-    let survey = survey(&mut store).await?;
-    let anchors = anchors_of(config).await?;
+    let (anchors, survey) = remembered_and_found(&mut store, config).await?;
     Ok(EpochStatus::of(&survey, &anchors, Windows::of(config)?))
+}
+
+/// In this order: what the server writes down after the look is newer than the look, and no sign of a restore.
+async fn remembered_and_found(store: &mut impl CellStore, config: &Config) -> Result<(Vec<Anchor>, Survey)> {
+    let anchors = anchors_of(config).await?;
+    let survey = survey(store).await?;
+    Ok((anchors, survey))
 }
 
 async fn survey(store: &mut impl CellStore) -> Result<Survey> {
@@ -285,8 +291,7 @@ async fn advance_in(
     reason: &str,
 ) -> Result<EpochStatus> {
     let windows = Windows::of(config)?;
-    let before = survey(&mut store).await?;
-    let anchors = anchors_of(config).await?;
+    let (anchors, before) = remembered_and_found(&mut store, config).await?;
     let wish = wish_for(identity, windows, reason.to_owned(), operator(config));
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;

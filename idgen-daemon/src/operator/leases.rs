@@ -96,11 +96,12 @@ pub struct Held {
 
 /// Everything that is not free; of one class only where one is given.
 pub async fn list(config: &Config, only: Option<Class>) -> Result<Leases> {
+    // Asked first, as `epoch show` does: what the server writes down after a look at the store is newer than the look.
+    // Who holds what is told whether or not it is within reach.
+    let anchors = anchors_of(config).await.map_err(|error| error.to_string());
     let Some(survey) = survey(config).await? else {
         return Ok(Leases::of_new_store());
     };
-    // Who holds what is told whether or not the server is within reach.
-    let anchors = anchors_of(config).await.map_err(|error| error.to_string());
     Ok(Leases::of(&survey, &anchors, only))
 }
 

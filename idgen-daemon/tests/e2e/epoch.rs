@@ -268,6 +268,22 @@ fn a_server_without_a_memory_waits_for_a_sign_of_somebody_who_has_one() {
     );
 }
 
+/// What its server writes down while it is looked at is newer than the look, and no sign of a restore.
+#[test]
+fn an_open_store_is_never_shown_as_sealed() {
+    let etcd = Etcd::start();
+    let server = Server::start();
+    let options = DaemonOptions::new(&server)
+        .store(Store::etcd(&etcd))
+        .ttl_ms(SHORT_TTL_MS)
+        .workers_more("period_ms = 200");
+    let daemon = options.start();
+    for _ in 0..100 {
+        let (code, status) = shown(&daemon);
+        assert_eq!(code, Some(0), "{status}");
+    }
+}
+
 /// LEASES.md F31.
 #[test]
 fn an_anchor_that_is_torn_keeps_the_server_from_leasing() {
