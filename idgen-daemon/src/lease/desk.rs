@@ -4,6 +4,7 @@
 //! because the core never awaits more than its newest request.
 
 use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
@@ -15,7 +16,7 @@ use idgen_core::lease::{
 };
 use std::future::pending;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
@@ -114,7 +115,10 @@ struct Clerk<S> {
     /// What was seen of the store, here and by the server.
     pins: Pins,
     anchors: Vec<Anchor>,
+    seal_trouble: Complaint,
     pool: Option<Occupancy>,
+    /// Ends the daemon.
+    refused: Option<Error>,
 }
 
 type Running<S> = Pin<Box<dyn Future<Output = (Clerk<S>, Answer)> + Send>>;
@@ -138,7 +142,9 @@ impl<S: LeaseStore> Desk<S> {
             cell: None,
             pins: Pins::default(),
             anchors: Vec::new(),
+            seal_trouble: Complaint::default(),
             pool: None,
+            refused: None,
         };
         Self {
             idle: Some(clerk),
@@ -199,7 +205,7 @@ impl<S: LeaseStore> Desk<S> {
 
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
-        let answer = match request {
+        let mut answer = match request {
             Request::Probe { ticket, anchors } => {
                 self.anchors = anchors;
                 match self.read().await {
@@ -216,11 +222,15 @@ impl<S: LeaseStore> Clerk<S> {
                 marks,
             } => self.release(ticket, boot_id, &marks).await,
         };
+        answer.refused = answer.refused.or(self.refused.take());
         (self, answer)
     }
 
     /// Reads, and seals a store that is not what it was.
     async fn read(&mut self) -> Result<Snapshot, StoreError> {
+        if let Some(seen) = self.pins.anchor() {
+            self.store.expect_cell(seen.cell_id);
+        }
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -243,7 +253,10 @@ impl<S: LeaseStore> Clerk<S> {
     /// Everybody is to know of it: a server that remembers less would take the store for what it was.
     async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure) -> StoreError {
         let reason = departure.to_string();
-        if *departure != Departure::AnotherCell {
+        if *departure == Departure::AnotherCell {
+            let known = self.pins.anchor().map(|seen| seen.cell_id);
+            self.refused = same_cell(known, snapshot.cell.cell_id).err();
+        } else {
             self.seal(snapshot.cell.cell_id, &reason).await;
         }
         StoreError::sealed(reason)
@@ -258,8 +271,14 @@ impl<S: LeaseStore> Clerk<S> {
             known,
             known_since,
         };
-        if let Err(error) = self.store.seal(&seal).await {
-            tracing::warn!("the lease store could not be sealed for the others: {error}");
+        match self.store.seal(&seal).await {
+            Ok(()) => self
+                .seal_trouble
+                .settle("the lease store is sealed for the others too"),
+            Err(error) => self.seal_trouble.raise(
+                format!("the lease store could not be sealed for the others: {error}"),
+                Instant::now(),
+            ),
         }
     }
 
@@ -286,6 +305,9 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.anchors.clone_from(&acquire.anchors);
+        if let Some(cell_id) = acquire.server_cell {
+            self.store.expect_cell(cell_id);
+        }
         let mut snapshot = match self.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -499,3 +521,6 @@ fn same_cell(server: Option<CellId>, store: CellId) -> Result<(), Error> {
     let message = format!("postgres has been served from cell {server}, the lease store is cell {store}");
     Err(Error::refused(message).with_hint("point idgend at the store of the server's cell"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use idgen_core::lease::{
 };
 use std::fmt;
 use std::future::Future;
+use uuid::Uuid;
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -121,6 +122,17 @@ pub struct Seal {
     pub known_since: UnixMs,
 }
 
+/// May a store that is empty get a new cell?
+pub(super) fn check_new(expected: Option<CellId>) -> Result<(), StoreError> {
+    let Some(cell_id) = expected else { return Ok(()) };
+    let message = format!(
+        "the lease store is empty, and cell {} is expected (hint: it was deleted or made anew; put it back from a \
+         backup, or see \"A lease store that is gone\" in docs/operations.md)",
+        Uuid::from_u128(cell_id.0)
+    );
+    Err(StoreError::new(StoreErrorKind::Denied, message))
+}
+
 /// May the store `here` serve the cell?
 pub(super) fn check_open(
     cell: &Cell,
@@ -139,6 +151,10 @@ pub(super) fn check_open(
 /// The lease store of one class: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
 /// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
+    /// Who asks has been served from this cell: from now on no look makes a new one. A store that is empty then is
+    /// `Denied`, for somebody may still mint by what it has forgotten.
+    fn expect_cell(&mut self, cell_id: CellId);
+
     /// The cell and all rows of the class at one moment, and the store's revision. Makes the cell when the store is
     /// new. `Sealed` when the cell says so, when it belongs to another store than this one, or when a row is missing
     /// that must be there. Whether the store is *older* than it was is not judged here: see
@@ -164,7 +180,8 @@ pub trait LeaseStore: Send + 'static {
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
 
     /// Seals the cell for everybody, until its epoch is advanced. A seal that is there already stays; the highest
-    /// epoch that is known rises all the same.
+    /// epoch that is known rises all the same. An epoch above what is known was begun by an operator since it was
+    /// looked at: it is left alone, for nothing is known against it.
     fn seal(&mut self, seal: &Seal) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 

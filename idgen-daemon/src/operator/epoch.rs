@@ -1,10 +1,9 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{of_store, open, printable, rfc3339, window_ms};
+use super::store::{anchors_of, of_store, open, printable, rfc3339, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
-use crate::postgres::{Session, describe, read_anchors};
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
 use idgen_core::lease::{
@@ -283,19 +282,6 @@ async fn survey(store: &mut impl CellStore) -> Result<Survey> {
     survey.ok_or_else(|| {
         Error::refused("the lease store is new: it has no cell yet").with_hint("the first idgend makes it")
     })
-}
-
-/// What the server of this configuration remembers. It may know of a later epoch than the store, so nothing is done
-/// without it.
-async fn anchors_of(config: &Config) -> Result<Vec<Anchor>> {
-    let (url, limit) = (&config.postgres.url, config.postgres.connect_timeout);
-    let session = Session::open(url, "idgenctl", limit, limit)
-        .await
-        .map_err(|error| {
-            let error = Error::runtime(format!("read the anchors of {}: {error}", describe(url)));
-            error.with_hint("use the configuration of a server of the cell that runs")
-        })?;
-    read_anchors(&session, None).await
 }
 
 async fn advance_in(

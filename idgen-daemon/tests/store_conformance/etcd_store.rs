@@ -67,6 +67,13 @@ impl Place for Member {
         self.change_cell(|cell| cell["sealed_reason"] = reason.into());
     }
 
+    fn wipe(&self) {
+        let all = etcd_client::DeleteOptions::new().with_prefix();
+        self.runtime
+            .block_on(self.client().delete(PREFIX, Some(all)))
+            .expect("delete");
+    }
+
     fn advance_epoch(&self) {
         self.change_cell(|cell| {
             cell["epoch"] = 1.into();

@@ -75,6 +75,16 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open() {
+            rules::a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open(&$place);
+        }
+
+        #[test]
+        fn a_store_that_is_wiped_gets_a_new_cell_from_strangers_only() {
+            rules::a_store_that_is_wiped_gets_a_new_cell_from_strangers_only(&$place);
+        }
+
+        #[test]
         fn what_expires_goes_to_others_with_a_higher_generation_and_token() {
             rules::what_expires_goes_to_others_with_a_higher_generation_and_token(&$place);
         }

@@ -18,6 +18,10 @@ impl Place for MemoryPlace {
         self.seal(reason);
     }
 
+    fn wipe(&self) {
+        self.wipe();
+    }
+
     fn advance_epoch(&self) {
         self.advance_epoch();
     }

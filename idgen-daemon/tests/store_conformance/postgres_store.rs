@@ -76,6 +76,10 @@ impl Place for Tables {
         self.run(&format!("UPDATE idgen.cell SET sealed_reason = '{reason}'"));
     }
 
+    fn wipe(&self) {
+        self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch");
+    }
+
     fn advance_epoch(&self) {
         self.run("UPDATE idgen.cell SET epoch = epoch + 1, epoch_nonce = gen_random_uuid()");
     }

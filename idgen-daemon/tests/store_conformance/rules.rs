@@ -32,6 +32,8 @@ pub trait Place {
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
     /// As an operator does it.
     fn seal(&self, reason: &str);
+    /// Everything in it is deleted, as by `etcdctl del --prefix` or an extension that is made anew.
+    fn wipe(&self);
     /// The next epoch with a new name. Holders stay as they are: the hardest case.
     fn advance_epoch(&self);
     /// Every lease ends now, whatever its TTL.
@@ -573,6 +575,70 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         matches!(shards.shards(&[7]), Err(PlanError::NotFree(_))),
         "shards wait out the old epoch"
     );
+}
+
+/// A daemon that waits reads "sealed", the operator advances, and only then it tells what it knows.
+pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let cell = runtime.block_on(one.store.read()).expect("read").cell;
+    let seal = Seal {
+        cell_id: cell.cell_id,
+        reason: "of the epoch before".to_owned(),
+        known: cell.epoch,
+        known_since: cell.epoch_since,
+    };
+    place.seal("restored");
+    assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let sealed = runtime.block_on(operator.store.survey()).expect("survey");
+    let sealed = sealed.expect("the store is in use");
+    let wish = AdvanceWish {
+        identity: sealed.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    runtime.block_on(operator.store.advance(&plan)).expect("advanced");
+    runtime.block_on(one.store.seal(&seal)).expect("nothing to do");
+    assert_eq!(one.read_kind(), None, "the new epoch stays open");
+    let aware = Seal {
+        known: plan.to,
+        known_since: plan.since,
+        ..seal
+    };
+    runtime.block_on(one.store.seal(&aware)).expect("sealed");
+    assert_eq!(
+        one.read_kind(),
+        Some(StoreErrorKind::Sealed),
+        "whoever knows it may seal it"
+    );
+}
+
+/// A new cell would be young, and lease at once while holders of the old one mint.
+pub fn a_store_that_is_wiped_gets_a_new_cell_from_strangers_only(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let cell = runtime.block_on(one.store.read()).expect("read").cell;
+    one.store.expect_cell(cell.cell_id);
+    one.acquire(1);
+    place.wipe();
+    for _ in 0..2 {
+        let error = runtime.block_on(one.store.read()).expect_err("empty");
+        assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
+        assert!(error.message.contains("the lease store is empty"), "{error}");
+    }
+    let survey = runtime.block_on(one.store.survey()).expect("survey");
+    assert!(survey.is_none(), "nothing was made: {survey:?}");
+    let mut stranger = Daemon::new(place, &runtime, 2, 60_000);
+    let other = runtime
+        .block_on(stranger.store.read())
+        .expect("it is new to it")
+        .cell;
+    assert_ne!(other.cell_id, cell.cell_id);
 }
 
 pub fn what_expires_goes_to_others_with_a_higher_generation_and_token(place: &impl Place) {

@@ -1,6 +1,6 @@
 //! Reading the store, and making it.
 
-use super::super::store::{StoreError, StoreErrorKind, check_open};
+use super::super::store::{StoreError, StoreErrorKind, check_new, check_open};
 use super::value::{
     CellValue, ChangeValue, HighWaterValue, Keys, SeenCell, SeenKeys, ShardsValue, decode_keys, identity_of,
     missing, unsigned, value,
@@ -76,6 +76,7 @@ impl EtcdStore {
         if fetched.cell.is_none() {
             fetched = self.fetch(&Class::ALL).await?;
             if cell_of(&self.keys, &fetched)?.is_none() {
+                check_new(self.expected)?;
                 self.make().await?;
                 fetched = self.fetch(&ours).await?;
             }

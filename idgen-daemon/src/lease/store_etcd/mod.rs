@@ -38,8 +38,8 @@ use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, Txn
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::{
-    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
-    Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision,
+    Snapshot, Survey, SwitchPlan, Token,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -77,6 +77,8 @@ pub struct EtcdStore {
     keys: Keys,
     link: Link,
     pins: Pins,
+    /// Who asks has been served from it.
+    expected: Option<CellId>,
     /// The cell as last seen: whatever is written was planned on it.
     cell: SeenCell,
     /// Generations as last seen or granted.
@@ -110,6 +112,7 @@ impl EtcdStore {
             keys,
             config,
             pins: Pins::default(),
+            expected: None,
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
             ceilings: BTreeMap::new(),
@@ -365,6 +368,10 @@ impl EtcdStore {
 }
 
 impl LeaseStore for EtcdStore {
+    fn expect_cell(&mut self, cell_id: CellId) {
+        self.expected = Some(cell_id);
+    }
+
     async fn read(&mut self) -> Result<Snapshot> {
         self.look().await
     }
@@ -456,7 +463,8 @@ impl LeaseStore for EtcdStore {
             return Ok(());
         };
         let sealed = survey.sealed_reason.is_some() && survey.known.0 >= seal.known;
-        if sealed || survey.cell.cell_id != seal.cell_id {
+        let newer = survey.cell.epoch > seal.known;
+        if sealed || newer || survey.cell.cell_id != seal.cell_id {
             return Ok(());
         }
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);

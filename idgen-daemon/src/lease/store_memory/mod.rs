@@ -129,6 +129,7 @@ impl MemoryPlace {
         MemoryStore {
             place: self.clone(),
             asker,
+            expected: None,
         }
     }
 
@@ -203,6 +204,11 @@ impl MemoryPlace {
         ground.books = backup.0.clone();
         ground.here = identity(number);
         ground.late.clear();
+    }
+
+    /// All of it is deleted; whoever asks next makes a new cell.
+    pub fn wipe(&self) {
+        self.ground().books = Books::default();
     }
 
     pub fn seal(&self, reason: &str) {
@@ -320,7 +326,10 @@ impl Ground {
             .collect()
     }
 
-    fn read(&mut self, class: Class) -> Result<Snapshot> {
+    fn read(&mut self, class: Class, expected: Option<CellId>) -> Result<Snapshot> {
+        if self.books.cell.is_none() && expected.is_some() {
+            return refused(StoreErrorKind::Denied, "the lease store is empty");
+        }
         let CellRow {
             mut cell,
             shard_min_floor,
@@ -438,7 +447,7 @@ impl Ground {
             .books
             .cell
             .as_mut()
-            .filter(|row| row.cell.cell_id == seal.cell_id)
+            .filter(|row| row.cell.cell_id == seal.cell_id && row.cell.epoch <= seal.known)
         else {
             return Ok(());
         };

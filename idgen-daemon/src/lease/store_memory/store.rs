@@ -2,13 +2,14 @@
 
 use super::{Asker, Fault, Ground, MemoryPlace, Result, refused};
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::{AdvancePlan, BootId, GrantPlan, Mark, Snapshot, Survey, SwitchPlan};
+use idgen_core::lease::{AdvancePlan, BootId, CellId, GrantPlan, Mark, Snapshot, Survey, SwitchPlan};
 use idgen_daemon::lease::{CellStore, Committed, LeaseStore, Renewal, Seal, StoreErrorKind};
 
 /// The store of one class as one daemon sees it.
 pub struct MemoryStore {
     pub(super) place: MemoryPlace,
     pub(super) asker: Asker,
+    pub(super) expected: Option<CellId>,
 }
 
 impl MemoryStore {
@@ -55,9 +56,13 @@ impl MemoryStore {
 }
 
 impl LeaseStore for MemoryStore {
+    fn expect_cell(&mut self, cell_id: CellId) {
+        self.expected = Some(cell_id);
+    }
+
     async fn read(&mut self) -> Result<Snapshot> {
-        let class = self.asker.class;
-        self.look(move |ground| ground.read(class)).await
+        let (class, expected) = (self.asker.class, self.expected);
+        self.look(move |ground| ground.read(class, expected)).await
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {

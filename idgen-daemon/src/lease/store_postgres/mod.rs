@@ -15,7 +15,8 @@ use self::statements::{
     SWITCH,
 };
 use super::store::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_open,
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_new,
+    check_open,
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
@@ -54,6 +55,8 @@ pub struct PostgresStoreConfig {
 pub struct PostgresStore {
     config: PostgresStoreConfig,
     session: Option<Session>,
+    /// Who asks has been served from it.
+    expected: Option<CellId>,
 }
 
 impl PostgresStore {
@@ -62,6 +65,7 @@ impl PostgresStore {
         Self {
             config,
             session: None,
+            expected: None,
         }
     }
 
@@ -166,11 +170,12 @@ impl LockedCell {
 }
 
 /// Begins, locks the cell, and checks that this database may serve it.
-async fn begin(session: &Session) -> Result<LockedCell> {
+async fn begin(session: &Session, expected: Option<CellId>) -> Result<LockedCell> {
     session.batch("BEGIN").await.map_err(not_done)?;
     let found = match LockedCell::find(session).await? {
         Some(found) => Some(found),
         None => {
+            check_new(expected)?;
             let (cell_id, nonce) = (Uuid::new_v4(), Uuid::new_v4());
             session
                 .rows(MAKE_CELL, &[&cell_id, &nonce])
@@ -201,10 +206,14 @@ async fn raise_revision(session: &Session) -> Result<i64> {
 }
 
 impl LeaseStore for PostgresStore {
+    fn expect_cell(&mut self, cell_id: CellId) {
+        self.expected = Some(cell_id);
+    }
+
     async fn read(&mut self) -> Result<Snapshot> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let locked = begin(&session).await?;
+        let locked = begin(&session, self.expected).await?;
         let rows = read_leases(&session, self.config.class).await?;
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
@@ -215,7 +224,7 @@ impl LeaseStore for PostgresStore {
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let cell = begin(&session).await?.cell;
+        let cell = begin(&session, self.expected).await?.cell;
         check_cell(&cell, plan.epoch, plan.epoch_nonce, &plan.formats)?;
         let revision = raise_revision(&session).await?;
         let planned = &plan.grants;
@@ -260,7 +269,7 @@ impl LeaseStore for PostgresStore {
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        let cell = begin(&session).await?.cell;
+        let cell = begin(&session, self.expected).await?.cell;
         check_cell(&cell, renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
@@ -295,7 +304,7 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         // A sealed or foreign store keeps what it has: its rows are evidence.
-        begin(&session).await?;
+        begin(&session, self.expected).await?;
         let revision = raise_revision(&session).await?;
         let identities: Vec<i32> = marks
             .iter()
@@ -410,7 +419,7 @@ impl CellStore for PostgresStore {
     async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        begin(&session).await?;
+        begin(&session, self.expected).await?;
         let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
         let switched = session
             .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])

@@ -28,14 +28,14 @@ pub(super) const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revisi
 
 pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
 
-/// Whatever is sealed already stays as it is.
+/// Whatever is sealed already stays as it is, and so does an epoch that whoever seals knows nothing of.
 pub(super) const SEAL: &str = "
     UPDATE idgen.cell
        SET sealed_reason = coalesce(sealed_reason, $1), revision = revision + 1,
            epoch_known_since = CASE WHEN epoch_known < $2 THEN to_timestamp($3::float8 / 1000)
                                     ELSE epoch_known_since END,
            epoch_known = greatest(epoch_known, $2)
-     WHERE sealed_reason IS NULL OR epoch_known < $2";
+     WHERE epoch <= $2 AND (sealed_reason IS NULL OR epoch_known < $2)";
 
 /// The cell's row is locked and was found to have the epoch that this was planned on.
 pub(super) const ADVANCE: &str = "

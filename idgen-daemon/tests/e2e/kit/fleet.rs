@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::Held;
 use idgen_core::lease::{
-    Anchor, BootId, Cell, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Snapshot, Timing, Token,
-    Wanted,
+    Anchor, BootId, Cell, CellId, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Snapshot, Timing,
+    Token, Wanted,
 };
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
@@ -241,6 +241,10 @@ struct Timed<S> {
 }
 
 impl<S: LeaseStore> LeaseStore for Timed<S> {
+    fn expect_cell(&mut self, cell_id: CellId) {
+        self.store.expect_cell(cell_id);
+    }
+
     async fn read(&mut self) -> StoreResult<Snapshot> {
         self.store.read().await
     }

@@ -1,0 +1,63 @@
+use super::*;
+use crate::lease::HolderName;
+use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
+use crate::log::logged;
+use idgen_core::lease::{Class, TimingSpec};
+
+const TTL_MS: u64 = 30_000;
+
+fn desk(place: &MemoryPlace) -> Desk<MemoryStore> {
+    let instance = InstanceId(1);
+    let name = "desk".to_owned();
+    let store = place.open(Class::Worker, HolderName { instance, name }, TTL_MS);
+    Desk::new(store, instance, Timing::new(TimingSpec::of_ttl(TTL_MS)).unwrap())
+}
+
+async fn probe(desk: &mut Desk<MemoryStore>) -> Answer {
+    desk.submit(Request::Probe {
+        ticket: Ticket(1),
+        anchors: Vec::new(),
+    });
+    desk.answer().await
+}
+
+#[tokio::test]
+async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut desk = desk(&place);
+    let first = probe(&mut desk).await;
+    assert!(matches!(first.event, Some(Event::Probed { .. })), "{first:?}");
+
+    place.wipe();
+    let empty = probe(&mut desk).await;
+    let trouble = empty.trouble.expect("nothing is made in its place");
+    assert_eq!(trouble.kind, StoreErrorKind::Denied, "{trouble}");
+    assert!(empty.refused.is_none(), "it may be put back");
+
+    place.make_cell();
+    let other = probe(&mut desk).await;
+    let refused = other.refused.expect("it is another store");
+    assert!(
+        refused.to_string().contains("the lease store is cell"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut clerk = desk(&place).idle.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let text = logged(|| {
+        runtime.block_on(async {
+            place.set_fault(Fault::Away);
+            for _ in 0..5 {
+                clerk.seal(CellId(1), "restored").await;
+            }
+            place.set_fault(Fault::None);
+            clerk.seal(CellId(1), "restored").await;
+        });
+    });
+    assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
+    assert_eq!(text.matches("is sealed for the others too").count(), 1, "{text}");
+}
