@@ -206,7 +206,8 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
         .for_each(|server| server.clock().set_offset_ms(2_000));
     let mut refused: Vec<Daemon> = ahead.iter().map(launch).collect();
     for (server, daemon) in ahead.iter().zip(&mut refused) {
-        wait_unready_because(daemon, "ms ahead of most of 3 peers");
+        // Two that were heard are enough to tell; the third may speak later.
+        wait_unready_because(daemon, "ms ahead of most of");
         wait_clock(server, "apart from peers");
         let leases: i64 = sql::value(&mut server.connect(), "SELECT count(*) FROM idgen.slots");
         assert_eq!(leases, 0, "nothing was acquired");
