@@ -114,9 +114,11 @@ async fn readyz(State(pages): State<Pages>) -> Response {
         })
         .collect();
     if unready.is_empty() {
-        let warnings = pages.reports.iter().filter_map(|(class, report)| {
-            let warning = report.borrow().warning()?;
-            Some(format!("{class}s: {warning}\n"))
+        let warnings = pages.reports.iter().flat_map(|(class, report)| {
+            let warnings = report.borrow().warnings(now);
+            warnings
+                .into_iter()
+                .map(move |warning| format!("{class}s: {warning}\n"))
         });
         format!("ready\n{}", warnings.collect::<String>()).into_response()
     } else {

@@ -20,3 +20,25 @@ pub fn init(config: &LogConfig) -> Result<()> {
         .try_init()
         .map_err(|error| Error::runtime(format!("set up logging: {error}")))
 }
+
+/// What `work` logs on this thread.
+#[cfg(test)]
+pub(crate) fn logged(work: impl FnOnce()) -> String {
+    use std::sync::{Arc, Mutex};
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Kept {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(text)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let kept = Kept::default();
+    let writer = kept.clone();
+    let layer = fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+    tracing::subscriber::with_default(registry().with(layer), work);
+    let text = kept.0.lock().unwrap().clone();
+    String::from_utf8(text).unwrap()
+}

@@ -28,7 +28,7 @@ pub enum Error {
         cause: String,
     },
     /// IG009
-    FormatMismatch { detail: String },
+    FormatMismatch { detail: String, hint: &'static str },
     /// IG010
     EndOfEpoch { format: String },
     /// IG011
@@ -358,12 +358,7 @@ impl Error {
 
     fn control_report(self) -> Report {
         match self {
-            Self::FormatMismatch { detail } => report(
-                "IG009",
-                "id format mismatch",
-                detail,
-                "The worker format is a property of the cell and the same on all its servers.",
-            ),
+            Self::FormatMismatch { detail, hint } => report("IG009", "id format mismatch", detail, hint),
             Self::OtherBoot => report(
                 "IG101",
                 "the lease was granted for another shared memory",

@@ -279,7 +279,8 @@ impl fmt::Display for Stranger {
         write!(
             f,
             "this server has no memory of the cell, and nobody has renewed a lease since it asked: the store may \
-             have been restored; waiting for a sign of another server, {} s at the most",
+             have been restored; waiting for a sign of another server, {} s at the most (anew after each restart of its daemon or of \
+             postgres)",
             self.wait_ms.div_ceil(1_000)
         )
     }
@@ -371,8 +372,7 @@ impl Pins {
         now: ClockReading,
         window_ms: u64,
     ) -> Result<(), Stranger> {
-        let young = now.wall.since(snapshot.cell.epoch_since) < CELL_YOUNG_MS;
-        if self.trusted || young {
+        if self.trusted || is_young(&snapshot.cell, now.wall) {
             return Ok(());
         }
         // Another boot id may be another host, whose time since boot says nothing of the one before.
@@ -387,6 +387,12 @@ impl Pins {
         }
         Err(Stranger { wait_ms })
     }
+}
+
+/// A beginning that lies in the future was written by a wrong clock, or ours is wrong: it proves nothing. No further
+/// than two clocks and a read can be apart, that is; whoever makes the cell has read its clock before.
+fn is_young(cell: &Cell, wall: UnixMs) -> bool {
+    cell.epoch_since.since(wall) <= epoch_margin_ms(0) && wall.since(cell.epoch_since) < CELL_YOUNG_MS
 }
 
 #[cfg(test)]

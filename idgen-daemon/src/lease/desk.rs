@@ -4,6 +4,7 @@
 //! because the core never awaits more than its newest request.
 
 use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
@@ -15,7 +16,7 @@ use idgen_core::lease::{
 };
 use std::future::pending;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
@@ -114,6 +115,7 @@ struct Clerk<S> {
     /// What was seen of the store, here and by the server.
     pins: Pins,
     anchors: Vec<Anchor>,
+    seal_trouble: Complaint,
     pool: Option<Occupancy>,
     /// Ends the daemon.
     refused: Option<Error>,
@@ -140,6 +142,7 @@ impl<S: LeaseStore> Desk<S> {
             cell: None,
             pins: Pins::default(),
             anchors: Vec::new(),
+            seal_trouble: Complaint::default(),
             pool: None,
             refused: None,
         };
@@ -277,9 +280,16 @@ impl<S: LeaseStore> Clerk<S> {
             remembered,
         };
         match self.store.seal(&seal).await {
-            Ok(departed) => departed,
+            Ok(departed) => {
+                self.seal_trouble
+                    .settle("the lease store is sealed for the others too");
+                departed
+            }
             Err(error) => {
-                tracing::warn!("the lease store could not be sealed for the others: {error}");
+                self.seal_trouble.raise(
+                    format!("the lease store could not be sealed for the others: {error}"),
+                    Instant::now(),
+                );
                 true
             }
         }

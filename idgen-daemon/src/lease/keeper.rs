@@ -70,6 +70,8 @@ pub struct Keeper<S, C: Connect> {
     store_trouble: Complaint,
     pool_trouble: Complaint,
     renewed: u32,
+    /// Claims that the last inspection found open. Nothing is closed before the store has been reached.
+    found_open: usize,
     accepts: AcceptRequests,
     report: watch::Sender<Report>,
     metrics: ClassMetrics,
@@ -104,6 +106,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             store_trouble: Complaint::default(),
             pool_trouble: Complaint::default(),
             renewed: 0,
+            found_open: 0,
             accepts,
             report,
             metrics,
@@ -329,6 +332,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 )
             }
             Action::Fence { boot_id, claims } => {
+                note_closing(&mut self.found_open);
                 let fenced = server.fence(boot_id, &claims).await;
                 if let Ok(Some(marks)) = &fenced {
                     history::fenced(class, boot_id, marks);
@@ -364,12 +368,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     .filter(|slot| slot.open)
                     .map(|slot| slot.claim)
                     .collect();
-                if !claims.is_empty() {
-                    tracing::info!(
-                        count = claims.len(),
-                        "an earlier daemon left leases open; closing them"
-                    );
-                }
+                self.found_open = claims.len();
                 Ok(Event::Inspected { claims })
             }
             Err(error) if error.kind() == ErrorKind::Retry => {
@@ -492,6 +491,14 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
     }
 }
 
+/// What an inspection has found open is being closed.
+fn note_closing(found_open: &mut usize) {
+    let count = std::mem::take(found_open);
+    if count > 0 {
+        tracing::info!(count, "an earlier daemon left leases open; closing them");
+    }
+}
+
 fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
     match outcome {
         InstallOutcome::Done => done,
@@ -537,4 +544,21 @@ fn until(now: BootMs, then: BootMs) -> Duration {
 fn random() -> u64 {
     let (high, low) = Uuid::new_v4().as_u64_pair();
     high ^ low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::logged;
+
+    #[test]
+    fn what_was_found_open_is_told_once_and_when_it_is_closed() {
+        let mut found_open = 63;
+        let text = logged(|| {
+            note_closing(&mut found_open);
+            note_closing(&mut found_open);
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("closing them count=63"), "{text}");
+    }
 }

@@ -92,10 +92,16 @@ impl Report {
         Some(to_ceiling.map_or(to_deadline, |to_ceiling| to_deadline.min(to_ceiling)))
     }
 
-    /// What somebody should look at though the server mints.
-    pub fn warning(&self) -> Option<String> {
-        let pool = self.pool.filter(|pool| pool.pressure() > Pressure::Low)?;
-        Some(format!("the pool runs full: {pool}"))
+    /// What somebody should look at though the server mints: trouble that may outlast the lease, and a pool that runs
+    /// full.
+    pub fn warnings(&self, now: Instant) -> Vec<String> {
+        let ends = self.trouble.as_ref().map(|trouble| match self.to_end(now) {
+            Some(left) => format!("the lease lasts {} s more: {trouble}", left.as_secs()),
+            None => trouble.clone(),
+        });
+        let pool = self.pool.filter(|pool| pool.pressure() > Pressure::Low);
+        let pool = pool.map(|pool| format!("the pool runs full: {pool}"));
+        ends.into_iter().chain(pool).collect()
     }
 
     /// Can the server mint, and will it go on? The error says why not.
@@ -164,6 +170,28 @@ mod tests {
             report(at).to_deadline(at + Duration::from_secs(41)),
             Some(Duration::ZERO)
         );
+    }
+
+    #[test]
+    fn trouble_is_told_while_the_lease_is_still_good() {
+        let at = Instant::now();
+        assert_eq!(report(at).warnings(at), Vec::<String>::new());
+        let sealed = Report {
+            trouble: Some("lease store: sealed: restored".to_owned()),
+            pool: Some(Occupancy {
+                size: 10,
+                held: 10,
+                cooling: 0,
+            }),
+            ..report(at)
+        };
+        assert_eq!(sealed.readiness(at), Ok(()), "it mints");
+        let told = sealed.warnings(at + Duration::from_secs(3));
+        assert_eq!(
+            told[0],
+            "the lease lasts 37 s more: lease store: sealed: restored"
+        );
+        assert!(told[1].starts_with("the pool runs full: "), "{told:?}");
     }
 
     #[test]

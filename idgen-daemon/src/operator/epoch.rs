@@ -1,10 +1,10 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{of_store, open, printable, rfc3339, window_ms};
+use super::store::{anchors_of, of_store, open, printable, rfc3339, server_of, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
-use crate::postgres::{Session, describe, read_anchors, server_wall};
+use crate::postgres::{Session, server_wall};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
@@ -285,22 +285,6 @@ async fn survey(store: &mut impl CellStore) -> Result<Survey> {
     survey.ok_or_else(|| {
         Error::refused("the lease store is new: it has no cell yet").with_hint("the first idgend makes it")
     })
-}
-
-/// What the server of this configuration remembers. It may know of a later epoch than the store, so nothing is done
-/// without it.
-async fn anchors_of(config: &Config) -> Result<Vec<Anchor>> {
-    read_anchors(&server_of(config).await?, None).await
-}
-
-async fn server_of(config: &Config) -> Result<Session> {
-    let (url, limit) = (&config.postgres.url, config.postgres.connect_timeout);
-    Session::open(url, "idgenctl", limit, limit)
-        .await
-        .map_err(|error| {
-            let error = Error::runtime(format!("read the anchors of {}: {error}", describe(url)));
-            error.with_hint("use the configuration of a server of the cell that runs")
-        })
 }
 
 /// The new epoch begins at the store's time, and its margins rest on that: where it is far from the server's, one of the

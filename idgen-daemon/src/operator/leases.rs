@@ -1,6 +1,6 @@
 //! `idgenctl leases`: who has which identity, as the lease store says it, sealed or not.
 
-use super::store::{of_store, open, printable, rfc3339};
+use super::store::{anchors_of, of_store, open, printable, rfc3339};
 use crate::config::Config;
 use crate::error::Result;
 use crate::lease::{AnyStore, CellStore};
@@ -8,7 +8,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
-use idgen_core::lease::{Class, Epoch, Memory, Occupancy, Pressure, Snapshot, Survey};
+use idgen_core::lease::{Anchor, Class, Epoch, Memory, Occupancy, Pressure, Snapshot, Survey};
 use serde::Serialize;
 use std::fmt::Write;
 use uuid::Uuid;
@@ -22,6 +22,9 @@ pub struct Leases {
     pub epoch: u64,
     /// Why nothing is granted or renewed; `None`: the store is open.
     pub sealed: Option<String>,
+    /// Why what the server remembers was not asked for: `sealed` is by the store's own word then, and `epoch show` may
+    /// know better. `None`: it was asked, or there was nothing to ask.
+    pub server_not_asked: Option<String>,
     /// The pool of workers.
     pub pool: Option<Pool>,
     /// Workers, then shards, each in their order.
@@ -93,8 +96,13 @@ pub struct Held {
 
 /// Everything that is not free; of one class only where one is given.
 pub async fn list(config: &Config, only: Option<Class>) -> Result<Leases> {
-    let survey = survey(config).await?;
-    Ok(survey.map_or_else(Leases::of_new_store, |survey| Leases::of(&survey, only)))
+    // Asked first, as `epoch show` does: what the server writes down after a look at the store is newer than the look.
+    // Who holds what is told whether or not it is within reach.
+    let anchors = anchors_of(config).await.map_err(|error| error.to_string());
+    let Some(survey) = survey(config).await? else {
+        return Ok(Leases::of_new_store());
+    };
+    Ok(Leases::of(&survey, &anchors, only))
 }
 
 /// The pool of workers; `None`: the store is new.
@@ -116,12 +124,14 @@ impl Leases {
             cell_id: None,
             epoch: 0,
             sealed: None,
+            server_not_asked: None,
             pool: None,
             leases: Vec::new(),
         }
     }
 
-    fn of(survey: &Survey, only: Option<Class>) -> Self {
+    /// `anchors`: what the server remembers, or why that is not known.
+    fn of(survey: &Survey, anchors: &std::result::Result<Vec<Anchor>, String>, only: Option<Class>) -> Self {
         let rows = |class| match class {
             Class::Worker => &survey.workers,
             Class::Shard => &survey.shards,
@@ -136,7 +146,8 @@ impl Leases {
         Self {
             cell_id: Some(Uuid::from_u128(survey.cell.cell_id.0)),
             epoch: survey.cell.epoch.0,
-            sealed: survey.sealed_because(&[]),
+            sealed: survey.sealed_because(anchors.as_deref().unwrap_or_default()),
+            server_not_asked: anchors.as_ref().err().cloned(),
             pool: Some(Pool::of(survey)),
             leases: leases.collect(),
         }
@@ -151,6 +162,13 @@ impl Leases {
         };
         if let Some(reason) = &self.sealed {
             let _ = write!(text, "\nsealed, nothing is granted or renewed: {reason}");
+        }
+        if let Some(reason) = &self.server_not_asked {
+            let word = if self.sealed.is_some() { "sealed" } else { "open" };
+            let _ = write!(
+                text,
+                "\n{word} by the store's own word; what the server remembers is not known: {reason}"
+            );
         }
         if let Some(pool) = &self.pool {
             let _ = write!(text, "\nworker pool: {}", pool.text);
@@ -324,7 +342,7 @@ mod tests {
 
     #[test]
     fn both_sides_of_a_promotion_are_named_and_what_is_free_is_not() {
-        let leases = Leases::of(&survey(None), Some(Class::Worker));
+        let leases = Leases::of(&survey(None), &Ok(vec![]), Some(Class::Worker));
         let seen: Vec<_> = leases
             .leases
             .iter()
@@ -353,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_json_says_and_neighbours_share_a_line() {
-        let text = Leases::of(&survey(Some("restored")), None).table();
+        let text = Leases::of(&survey(Some("restored")), &Ok(vec![]), None).table();
         for part in [
             "epoch 1",
             "sealed, nothing is granted or renewed: restored",
@@ -374,9 +392,28 @@ mod tests {
             !text.contains('\u{1b}'),
             "a name that would clear the screen\n{text}"
         );
-        let json = serde_json::to_value(Leases::of(&survey(None), Some(Class::Shard))).expect("JSON");
+        let json =
+            serde_json::to_value(Leases::of(&survey(None), &Ok(vec![]), Some(Class::Shard))).expect("JSON");
         assert_eq!(json["leases"].as_array().map(Vec::len), Some(4));
         assert_eq!(json["leases"][0]["state"], "held");
+    }
+
+    #[test]
+    fn what_the_server_remembers_seals_and_a_server_that_is_away_is_named() {
+        let survey = survey(None);
+        let later = Anchor::of(&survey.cell, Revision(survey.revision.0 + 1));
+        let anchors = vec![later];
+        let sealed = Leases::of(&survey, &Ok(anchors.clone()), None);
+        assert_eq!(
+            sealed.sealed,
+            survey.sealed_because(&anchors),
+            "as epoch show says it"
+        );
+        assert!(sealed.table().contains("it was restored"), "{}", sealed.table());
+        assert!(!sealed.table().contains("own word"), "{}", sealed.table());
+        let text = Leases::of(&survey, &Err("postgres is away".to_owned()), None).table();
+        let told = "open by the store's own word; what the server remembers is not known: postgres is away";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

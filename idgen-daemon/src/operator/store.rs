@@ -3,9 +3,10 @@
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, HolderName, StoreError, StoreErrorKind};
+use crate::postgres::{Session, describe, read_anchors};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::timing::TTL_MS_MIN;
-use idgen_core::lease::{Class, InstanceId, Timing};
+use idgen_core::lease::{Anchor, Class, InstanceId, Timing};
 use std::time::{Duration, UNIX_EPOCH};
 use uuid::Uuid;
 
@@ -27,6 +28,23 @@ pub(super) fn window_ms(config: &Config, class: Class) -> Result<u64> {
             .map(|timing| timing.window_ms())
             .map_err(|error| Error::runtime(error.to_string())),
     }
+}
+
+/// What the server of this configuration remembers. It may know of a later epoch than the store, so the epoch
+/// is neither shown nor changed without it.
+pub(super) async fn anchors_of(config: &Config) -> Result<Vec<Anchor>> {
+    read_anchors(&server_of(config).await?, None).await
+}
+
+/// A session of that server.
+pub(super) async fn server_of(config: &Config) -> Result<Session> {
+    let (url, limit) = (&config.postgres.url, config.postgres.connect_timeout);
+    Session::open(url, "idgenctl", limit, limit)
+        .await
+        .map_err(|error| {
+            let error = Error::runtime(format!("read the anchors of {}: {error}", describe(url)));
+            error.with_hint("use the configuration of a server of the cell that runs")
+        })
 }
 
 pub(super) fn of_store(error: StoreError) -> Error {

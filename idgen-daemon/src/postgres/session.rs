@@ -27,7 +27,7 @@ pub enum PgError {
     Refused {
         /// Five characters.
         sqlstate: SqlState,
-        /// Message, and the hint where there is one.
+        /// Message, and the detail and hint where there are any.
         message: String,
     },
     /// The server answered something that cannot be.
@@ -51,10 +51,7 @@ impl From<tokio_postgres::Error> for PgError {
         match error.as_db_error() {
             Some(db) => Self::Refused {
                 sqlstate: db.code().clone(),
-                message: match db.hint() {
-                    Some(hint) => format!("{} (hint: {hint})", db.message()),
-                    None => db.message().to_owned(),
-                },
+                message: refusal(db.message(), db.detail(), db.hint()),
             },
             None => Self::Lost(tls::explain(&error).unwrap_or_else(|| chain(&error))),
         }
@@ -75,6 +72,19 @@ impl PgError {
     pub fn is_shutdown(&self) -> bool {
         self.sqlstate().is_some_and(|code| code.starts_with("57P"))
     }
+}
+
+/// What the server says, as one line: the detail is where it says which of several reasons it is.
+fn refusal(message: &str, detail: Option<&str>, hint: Option<&str>) -> String {
+    let mut text = message.to_owned();
+    if let Some(detail) = detail {
+        text.push_str(": ");
+        text.push_str(detail);
+    }
+    if let Some(hint) = hint {
+        text.push_str(&format!(" (hint: {hint})"));
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The error and its causes; tokio-postgres prints only its own half.
@@ -276,5 +286,24 @@ where
             );
             warnings.fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_its_detail_in_one_line() {
+        assert_eq!(refusal("busy", None, None), "busy");
+        assert_eq!(
+            refusal(
+                "id format mismatch",
+                Some("This server's workers mint \"a\";\n  the plan \"b\" does not follow from it."),
+                Some("Restart Postgres."),
+            ),
+            "id format mismatch: This server's workers mint \"a\"; the plan \"b\" does not follow from it. (hint: \
+             Restart Postgres.)"
+        );
     }
 }

@@ -642,6 +642,11 @@ fn a_clock_that_an_operator_accepts_is_followed_again() {
     let before: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
     set_clock(&server, &mut client, HOUR_MS);
     wait_clock_stepped(&mut daemon, true);
+    eventually_true(PATIENCE, "whoever keeps the shards has seen it too", || {
+        daemon
+            .get("/metrics")
+            .is_some_and(|(_, text)| text.contains("idgen_clock_stepped{class=\"shard\"} 1"))
+    });
 
     let addr = daemon.addr().expect("it listens").to_string();
     let accept = || idgenctl(&["clock", "accept", "--http", &addr]);

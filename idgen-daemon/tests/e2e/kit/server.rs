@@ -272,8 +272,10 @@ impl Server {
             .is_some_and(|status| status == "ready" || status == "standby")
     }
 
-    /// A clean stop: smart is too polite for tests, so fast.
+    /// A clean stop: smart is too polite for tests, so fast. Not in the middle of crash recovery: PostgreSQL 15 may
+    /// hang then, with nothing but its checkpointer left (seen without our library too).
     pub fn stop(&mut self) {
+        eventually_true(PATIENCE, "the server accepts connections", || self.is_accepting());
         let mut postmaster = self.postmaster.take().expect("the server runs");
         postmaster.signal(Signal::INT);
         let status = postmaster.wait_exit(PATIENCE);
