@@ -3,7 +3,7 @@
 //! Beside the watch, looks ask the quorum for its revision: what is above it was not committed when the look began,
 //! and once the watch has passed it, everything is written down that was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,7 +189,8 @@ impl Recorder {
             .peekable();
         while let Some((_, first)) = pairs.peek() {
             let revision = first.mod_revision();
-            let mut changed = Vec::new();
+            // Keys of one identity need not be neighbours.
+            let mut changed = BTreeSet::new();
             let mut epoch = None;
             while let Some((what, pair)) = pairs.next_if(|(_, pair)| pair.mod_revision() == revision) {
                 match what {
@@ -203,7 +204,6 @@ impl Recorder {
                 let seen = self.seen(now);
                 self.shared.write(&Record::Epoch { seen, epoch });
             }
-            changed.dedup();
             for identity in changed {
                 self.write(identity, RowChange::Put, now);
             }
