@@ -353,6 +353,11 @@ fn a_holder_that_is_gone_before_its_time_was_removed_by_somebody() {
     assert_kept(&removed(6_000_011, 2));
     // To make room for its own next grant.
     assert_kept(&removed(5_000_000, 1));
+    // Its daemon has taken another identity, for memory that was made anew.
+    let mut given_up = removed(5_000_000, 2);
+    let taken = Change::Row(KEY.0, Identity(8), row(1, 100, 1, Some((1, 60))));
+    given_up.trail.insert(given_up.trail.len() - 2, at(60, taken));
+    assert_kept(&given_up);
 }
 
 #[test]

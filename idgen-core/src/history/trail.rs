@@ -3,7 +3,7 @@
 use super::grants::{Key, Rows, Step};
 use super::record::{Change, Commit, HeldBy, History, RowState};
 use super::verdict::{Invariant, Verdict};
-use crate::lease::{BootId, Class, Token};
+use crate::lease::{BootId, Class, InstanceId, Revision, Token};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// I7: the tokens of an identity that are installed into one shared memory rise.
@@ -164,8 +164,8 @@ pub fn nothing_while_sealed(history: &History) -> Verdict {
     verdict
 }
 
-/// I11: a holder goes by its own release, or when its time is over, or to make room for its own next grant, or with
-/// its epoch. There is no force-release in this release, so nothing else can take one away.
+/// I11: a holder goes by its own release, or when its time is over, or because its daemon has a newer lease, or with its
+/// epoch. There is no force-release in this release, so nothing else can take one away.
 #[must_use]
 pub fn no_holder_is_removed(history: &History) -> Verdict {
     let mut verdict = Verdict::new(Invariant::NotForced);
@@ -195,6 +195,8 @@ pub fn no_holder_is_removed(history: &History) -> Verdict {
 #[derive(Default)]
 struct Holders<'a> {
     renewed: BTreeMap<Key, &'a Commit>,
+    /// The latest grant of each daemon's class: what it held before is dead then, and it gives that up.
+    granted: HashMap<(Class, InstanceId), Revision>,
     /// Gone so many ms before their time.
     early: BTreeMap<Key, (HeldBy, u64)>,
 }
@@ -208,9 +210,14 @@ impl<'a> Holders<'a> {
                 || changed.describe(&format!("its holder was removed {early_ms} ms before its time"));
             verdict.judge(forced.then_some(describe));
         }
+        if let (Step::Granted, Some(holder)) = (step, changed.row.holder) {
+            self.granted
+                .insert((key.0, holder.instance), changed.commit.revision);
+        }
         match step {
             Step::Granted | Step::Renewed => drop(self.renewed.insert(key, changed.commit)),
             Step::Released => verdict.keep(1),
+            Step::Removed if self.is_given_up(changed) => verdict.keep(1),
             Step::Removed => {
                 let expires = self.renewed.get(&key).map(|commit| commit.after.plus_ms(ttl_ms));
                 let early_ms = expires.map_or(0, |expires| expires.since_ms(changed.commit.seen));
@@ -221,6 +228,14 @@ impl<'a> Holders<'a> {
             }
             Step::Other => {}
         }
+    }
+
+    /// Its daemon has a newer lease, for memory that was made anew.
+    fn is_given_up(&self, changed: &Changed<'_>) -> bool {
+        let held = changed.before.and_then(|row| row.holder);
+        let newer = held.and_then(|held| self.granted.get(&(changed.key.0, held.instance)));
+        let renewed = self.renewed.get(&changed.key).map(|commit| commit.revision);
+        newer.is_some_and(|newer| Some(*newer) > renewed)
     }
 }
 

@@ -238,7 +238,7 @@ fn a_high_water_that_was_deleted_seals() {
 
 /// Whoever sees only the keys of one class must not take the store for a new one.
 #[test]
-fn a_cell_that_was_deleted_seals_both_classes() {
+fn a_cell_that_was_deleted_is_denied_to_both_classes() {
     let member = Member::new();
     let mut one = Daemon::of(Class::Shard, &member, &member.runtime, 1, 60_000);
     let plan = one.shards(&[7]).expect("plan");
@@ -248,8 +248,8 @@ fn a_cell_that_was_deleted_seals_both_classes() {
     member.runtime.block_on(cell).expect("delete");
     for class in Class::ALL {
         let mut two = Daemon::of(class, &member, &member.runtime, 2, 60_000);
-        let error = member.runtime.block_on(two.store.read()).expect_err("sealed");
-        assert_eq!(error.kind, StoreErrorKind::Sealed, "{class}: {error}");
+        let error = member.runtime.block_on(two.store.read()).expect_err("denied");
+        assert_eq!(error.kind, StoreErrorKind::Denied, "{class}: {error}");
     }
 }
 
