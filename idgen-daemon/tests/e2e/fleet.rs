@@ -11,8 +11,8 @@ use idgen_daemon::lease::{
 use crate::kit::fleet::Fleet;
 use crate::kit::{Etcd, PATIENCE, Server, eventually, eventually_true};
 
-/// All of them settle within this, on two cores that other tests use too.
-const SETTLED: Duration = Duration::from_secs(10);
+/// Alone they need two seconds; how fast exactly is `make bench-leases`' matter.
+const SETTLED: Duration = Duration::from_secs(30);
 const TTL_MS: u64 = 600_000;
 const LIMIT: Duration = Duration::from_secs(5);
 

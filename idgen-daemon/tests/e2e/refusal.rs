@@ -260,6 +260,7 @@ fn a_server_that_belongs_to_another_cell_is_refused_for_good() {
     });
     let options = DaemonOptions::new(&server);
     options.start().terminate();
+    DaemonOptions::new(&elsewhere).start().terminate();
     refused_for_good(options.store(crate::kit::Store::on(&elsewhere)).launch(), "cell");
 }
 
