@@ -135,6 +135,16 @@ pub(super) fn check_new(expected: Option<CellId>) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::Denied, message))
 }
 
+/// Is the cell the one that was planned on?
+pub(super) fn check_plan(same_epoch: bool, same_formats: bool) -> Result<(), StoreError> {
+    let changed = match (same_epoch, same_formats) {
+        (true, true) => return Ok(()),
+        (false, _) => "the epoch was advanced",
+        (true, false) => "the worker format was switched",
+    };
+    Err(StoreError::new(StoreErrorKind::Conflict, changed))
+}
+
 /// May the store `here` serve the cell?
 pub(super) fn check_open(
     cell: &Cell,

@@ -1,7 +1,7 @@
 //! Users, roles and tokens of etcd: whatever changes about them, the daemon takes up by itself, or says what to do.
 
 use crate::kit::{
-    Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
+    Authority, CertDir, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
     eventually_true, sql, users,
 };
 
@@ -71,11 +71,6 @@ impl Guarded {
     }
 }
 
-fn wait_renewals(daemon: &mut Daemon, more: u64) {
-    let goal = daemon.renewals() + more;
-    eventually_true(PATIENCE, "leases are renewed", || daemon.renewals() >= goal);
-}
-
 #[test]
 fn a_user_with_a_password_from_a_file_or_the_environment_serves_and_the_password_is_never_told() {
     let guarded = Guarded::new(EtcdOptions::default());
@@ -121,7 +116,7 @@ fn authentication_that_is_switched_on_under_load_is_not_noticed_with_a_user() {
     load.wait_statements(20);
     guarded.switch_on();
     daemon.wait_log(&["WARN", "user name is empty"]);
-    wait_renewals(&mut daemon, 3);
+    daemon.wait_renewals(3);
     let report = load.finish();
     report.assert_no_refusal();
     report.assert_unique(400);
@@ -181,7 +176,7 @@ fn an_expired_token_is_replaced_before_the_lease_ends() {
         .start();
     let load = Load::start(&guarded.server, 2);
     daemon.wait_log(&["WARN", "invalid auth token"]);
-    wait_renewals(&mut daemon, 3);
+    daemon.wait_renewals(3);
     let report = load.finish();
     report.assert_no_refusal();
     report.assert_unique(400);
@@ -200,7 +195,7 @@ fn a_token_from_before_a_change_of_users_is_replaced_before_the_lease_ends() {
     load.wait_statements(20);
     guarded.as_root(&["user", "add", "somebody:else"]);
     daemon.wait_log(&["WARN", "revision of auth store is old"]);
-    wait_renewals(&mut daemon, 3);
+    daemon.wait_renewals(3);
     let report = load.finish();
     report.assert_no_refusal();
     report.assert_unique(400);

@@ -76,6 +76,11 @@ fn assert_snowflakes_unique(reports: &[Report], at_least: usize) {
     recorder.assert_unique("snowflakes of all sides", at_least);
 }
 
+/// Names a store that this is not.
+fn advance_another(daemon: &Daemon) -> Answer {
+    epoch("advance", daemon, &["--identity", "etcd/1", "--reason", "no"])
+}
+
 /// Two servers mint from one etcd. It is restored to a snapshot that holders have moved on from.
 fn restored_under_load(token: Option<&str>, because: &str) {
     let mut etcd = Etcd::start();
@@ -112,11 +117,7 @@ fn restored_under_load(token: Option<&str>, because: &str) {
             open_workers(server).is_empty()
         });
     }
-    let wrong = epoch(
-        "advance",
-        &first_daemon,
-        &["--identity", "etcd/1", "--reason", "no"],
-    );
+    let wrong = advance_another(&first_daemon);
     assert_eq!(wrong.code, Some(3), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("epoch show"), "{}", wrong.stderr);
     let later: Vec<i64> = servers.iter().map(ceiling_ms).collect();
@@ -134,11 +135,7 @@ fn restored_under_load(token: Option<&str>, because: &str) {
     second_daemon.wait_ready();
     loads.iter().for_each(|load| load.wait_statements(20));
     assert_eq!(shown(&first_daemon).0, Some(0), "open");
-    let again = epoch(
-        "advance",
-        &first_daemon,
-        &["--identity", "etcd/1", "--reason", "no"],
-    );
+    let again = advance_another(&first_daemon);
     assert_eq!(
         again.code,
         Some(3),

@@ -249,16 +249,11 @@ fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
     certs.put_server_ca(&[&new]);
     etcd.kill();
     etcd.run();
-    renews(&mut daemon, 3);
+    daemon.wait_renewals(3);
     let report = load.finish();
     report.assert_no_refusal();
     report.assert_unique(4_000);
     daemon.terminate();
-}
-
-fn renews(daemon: &mut Daemon, more: u64) {
-    let goal = daemon.renewals() + more;
-    eventually_true(PATIENCE, "leases are renewed", || daemon.renewals() >= goal);
 }
 
 /// The block of commands in docs/operations.md, as it is written there.
@@ -333,7 +328,7 @@ fn a_server_and_a_store_with_tls_are_reached_with_verify_full_and_a_certificate(
         let now: Option<Vec<String>> = sql::value(&mut client, serials);
         now.is_some_and(|now| now.len() == 1 && now != old)
     });
-    renews(&mut daemon, 2);
+    daemon.wait_renewals(2);
     let report = load.finish();
     report.assert_no_refusal();
     report.assert_unique(400);

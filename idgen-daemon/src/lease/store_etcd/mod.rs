@@ -33,7 +33,9 @@ use self::pins::Pins;
 use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
 use super::beacons::Shown;
 use super::clock::host_clock;
-use super::store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
+use super::store::{
+    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_plan,
+};
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
@@ -240,12 +242,7 @@ impl EtcdStore {
 
     /// The revision guards what was seen last, which may be newer than what the caller has planned with.
     fn check_cell(&self, epoch: (Epoch, EpochNonce), formats: &str) -> Result<()> {
-        let changed = match (self.cell.epoch == Some(epoch), self.cell.formats == formats) {
-            (true, true) => return Ok(()),
-            (false, _) => "the epoch was advanced",
-            (true, false) => "the worker format was switched",
-        };
-        Err(StoreError::new(StoreErrorKind::Conflict, changed))
+        check_plan(self.cell.epoch == Some(epoch), self.cell.formats == formats)
     }
 
     /// Guards and counts the keys that a grant makes, so that one that is deleted later is missed.

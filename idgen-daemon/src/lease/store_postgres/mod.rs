@@ -16,7 +16,7 @@ use self::statements::{
 };
 use super::store::{
     CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_new,
-    check_open,
+    check_open, check_plan,
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
@@ -191,12 +191,7 @@ async fn begin(session: &Session, expected: Option<CellId>) -> Result<LockedCell
 
 /// Is the cell, which is locked, the one that was planned on?
 fn check_cell(cell: &Cell, epoch: Epoch, nonce: EpochNonce, formats: &str) -> Result<()> {
-    let changed = match (cell.is_epoch(epoch, nonce), cell.worker_format == formats) {
-        (true, true) => return Ok(()),
-        (false, _) => "the epoch was advanced",
-        (true, false) => "the worker format was switched",
-    };
-    Err(StoreError::new(StoreErrorKind::Conflict, changed))
+    check_plan(cell.is_epoch(epoch, nonce), cell.worker_format == formats)
 }
 
 /// The revision that this transaction's changes are made at.

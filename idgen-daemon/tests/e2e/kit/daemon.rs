@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use super::process::{Process, Signal};
-use super::{Etcd, EtcdCluster, PATIENCE, Proxy, Scratch, Server, eventually, http};
+use super::{Etcd, EtcdCluster, PATIENCE, Proxy, Scratch, Server, eventually, eventually_true, http};
 
 pub const IDGEND: &str = env!("CARGO_BIN_EXE_idgend");
 pub const IDGENCTL: &str = env!("CARGO_BIN_EXE_idgenctl");
@@ -298,6 +298,12 @@ impl Daemon {
         let name = "idgen_renewals_total{class=\"worker\"} ";
         let count = metrics.lines().find_map(|line| line.strip_prefix(name));
         count.and_then(|count| count.parse().ok()).expect("a number")
+    }
+
+    /// Waits until leases of workers were renewed so many times more.
+    pub fn wait_renewals(&mut self, more: u64) {
+        let goal = self.renewals() + more;
+        eventually_true(PATIENCE, "leases are renewed", || self.renewals() >= goal);
     }
 
     /// Waits until the log has a line with all of these.
