@@ -12,7 +12,7 @@ use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_r
 use idgen_core::lease::pool::{PlanFor, plan_grant};
 use idgen_core::lease::{
     Anchor, BootId, Cell, CellId, Departure, InstanceId, Leased, Mark, Memory, Occupancy, Pins, Revision,
-    Snapshot, Timing, Wanted,
+    Snapshot, Timing, Told, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -236,7 +236,7 @@ impl<S: LeaseStore> Clerk<S> {
             Err(error) => {
                 if error.kind == StoreErrorKind::Sealed {
                     self.pins.note_sealed();
-                    self.tell_epoch(&error.message).await;
+                    self.tell(&error.message).await;
                 }
                 return Err(error);
             }
@@ -258,7 +258,7 @@ impl<S: LeaseStore> Clerk<S> {
         if *departure == Departure::AnotherCell {
             let known = self.pins.anchor().map(|seen| seen.cell_id);
             self.refused = same_cell(known, snapshot.cell.cell_id).err();
-        } else if !self.seal(snapshot.cell.cell_id, &reason, !latched).await {
+        } else if !self.seal(shown(&snapshot.cell), &reason, !latched).await {
             self.pins.forgive();
             let what = format!("an old answer of the lease store was dropped: {reason}");
             return StoreError::new(StoreErrorKind::Unreachable, what);
@@ -267,17 +267,14 @@ impl<S: LeaseStore> Clerk<S> {
     }
 
     /// False: it was an old answer.
-    async fn seal(&mut self, cell_id: CellId, reason: &str, may_be_old: bool) -> bool {
-        let remembered = self.pins.anchor().into_iter().chain(&self.anchors);
-        let remembered = remembered.filter(|_| may_be_old).cloned().collect();
-        let known = self.latest_known().map(|anchor| (anchor.epoch, anchor.since));
-        let (known, known_since) = known.unwrap_or_default();
+    async fn seal(&mut self, cell: (CellId, Told), reason: &str, may_be_old: bool) -> bool {
+        let (cell_id, shown) = cell;
+        let known = self.remembered(cell_id);
         let seal = Seal {
             cell_id,
             reason: reason.to_owned(),
-            known,
-            known_since,
-            remembered,
+            known: shown.and(&Told::by(known.clone())),
+            remembered: known.filter(|_| may_be_old).cloned().collect(),
         };
         match self.store.seal(&seal).await {
             Ok(departed) => {
@@ -295,18 +292,26 @@ impl<S: LeaseStore> Clerk<S> {
         }
     }
 
-    /// The store is sealed already, perhaps by somebody who knows of no epoch as late as we do.
-    async fn tell_epoch(&mut self, reason: &str) {
-        let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
-        if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
-            self.seal(cell_id, reason, true).await;
+    /// The store is sealed already, perhaps by somebody who knows of no epoch, or no switch of formats, as late as we do.
+    /// Whose cell it is was not said; one that is not meant takes no notice.
+    async fn tell(&mut self, reason: &str) {
+        let mut cells: Vec<CellId> = self.all_remembered().map(|anchor| anchor.cell_id).collect();
+        cells.dedup();
+        for cell_id in cells {
+            if Told::by(self.remembered(cell_id)).is_news() {
+                self.seal((cell_id, Told::default()), reason, true).await;
+            }
         }
     }
 
-    /// Of all that is remembered here.
-    fn latest_known(&self) -> Option<&Anchor> {
-        let known = self.pins.anchor().into_iter().chain(&self.anchors);
-        known.max_by_key(|anchor| (anchor.epoch, anchor.since))
+    /// Here and by the server.
+    fn all_remembered(&self) -> impl Iterator<Item = &Anchor> + Clone {
+        self.pins.anchor().into_iter().chain(&self.anchors)
+    }
+
+    fn remembered(&self, cell_id: CellId) -> impl Iterator<Item = &Anchor> + Clone {
+        self.all_remembered()
+            .filter(move |anchor| anchor.cell_id == cell_id)
     }
 
     fn note_committed(&mut self, leased: &[Leased], revision: Revision) {
@@ -522,6 +527,16 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
     }
+}
+
+/// The cell that is meant, in the epoch that was looked at: one that was begun since is another matter.
+fn shown(cell: &Cell) -> (CellId, Told) {
+    let told = Told {
+        epoch: cell.epoch,
+        since: cell.epoch_since,
+        formats: Vec::new(),
+    };
+    (cell.cell_id, told)
 }
 
 /// A server takes leases of one cell only. It would refuse the grant; not to ask for it spares the

@@ -4,7 +4,7 @@ use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{
     AdvancePlan, Anchor, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark,
-    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use std::fmt;
 use std::future::Future;
@@ -116,10 +116,8 @@ pub struct Seal {
     pub cell_id: CellId,
     /// How it was found out, for people.
     pub reason: String,
-    /// The highest epoch that the daemon knows of: the next one must rise above it.
-    pub known: Epoch,
-    /// When that began.
-    pub known_since: UnixMs,
+    /// How far the daemon knows the cell to have come: the next epoch goes on from there.
+    pub known: Told,
     /// What the store fell short of, if that was found just now: it may have been an old answer.
     pub remembered: Vec<Anchor>,
 }
@@ -191,8 +189,8 @@ pub trait LeaseStore: Send + 'static {
         marks: &[Mark],
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
 
-    /// Seals the cell for everybody, until its epoch is advanced. A seal that is there already stays; the highest
-    /// epoch that is known rises all the same. An epoch above what is known was begun by an operator since it was
+    /// Seals the cell for everybody, until its epoch is advanced, and writes down what is known beyond it. A seal that is
+    /// there already stays; what is known is added all the same ([`Told::sealed_with`]). An epoch above what is known was begun by an operator since it was
     /// looked at: it is left alone, for nothing is known against it.
     /// False: nothing was done, because the store is all that is remembered of it (a store that may give old answers
     /// looks again).

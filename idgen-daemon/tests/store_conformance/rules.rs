@@ -8,8 +8,8 @@ use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, s
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::{
     AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
-    plan_advance, plan_switch,
+    Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Told,
+    Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
     CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
@@ -516,6 +516,14 @@ pub fn an_older_epoch_grants_and_renews_nothing(place: &impl Place) {
     );
 }
 
+fn told(epoch: Epoch, since: UnixMs) -> Told {
+    Told {
+        epoch,
+        since,
+        formats: Vec::new(),
+    }
+}
+
 pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) {
     let runtime = runtime();
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
@@ -525,8 +533,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     let seal = Seal {
         cell_id: cell.cell_id,
         reason: "its revision fell".to_owned(),
-        known: Epoch(4),
-        known_since: UnixMs(1),
+        known: told(Epoch(4), UnixMs(1)),
         remembered: Vec::new(),
     };
     let stranger = Seal {
@@ -551,6 +558,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         reason: "restored".to_owned(),
         by: "somebody".to_owned(),
         nonce: EpochNonce(77),
+        formats: None,
         worker_window_ms: WINDOW_MS,
         shard_window_ms: WINDOW_MS,
     };
@@ -580,6 +588,61 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     );
 }
 
+/// The plan that the store has lost is told by one, and more by another.
+pub fn a_switch_that_sealers_know_of_is_in_the_next_epoch<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let cell = runtime.block_on(one.store.read()).expect("read").cell;
+    let switched = format!("classic; regional/1 from {}", host_clock().0);
+    let mut seal = Seal {
+        cell_id: cell.cell_id,
+        reason: "its revision fell".to_owned(),
+        known: told(cell.epoch, cell.epoch_since),
+        remembered: Vec::new(),
+    };
+    runtime.block_on(one.store.seal(&seal)).expect("sealed");
+    let survey = |daemon: &mut Daemon<P::Store>| {
+        let survey = runtime.block_on(daemon.store.survey()).expect("survey");
+        survey.expect("the store is in use")
+    };
+    let before = survey(&mut one);
+    let wish = AdvanceWish {
+        identity: before.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        formats: None,
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let unknowing = plan_advance(&before, &[], wish.clone()).expect("plan");
+    assert_eq!(unknowing.formats, "classic");
+
+    seal.known.formats = vec![switched.clone()];
+    runtime.block_on(one.store.seal(&seal)).expect("told");
+    let late = runtime
+        .block_on(one.store.advance(&unknowing))
+        .expect_err("more was told since");
+    assert_eq!(late.kind, StoreErrorKind::Conflict, "{late}");
+    let told_by_one = survey(&mut one);
+    assert_eq!(told_by_one.known.formats, [switched.as_str()]);
+    seal.known.formats.clear();
+    runtime.block_on(one.store.seal(&seal)).expect("nothing new");
+    let sealed = survey(&mut one);
+    assert_eq!(
+        (sealed.known.clone(), sealed.revision),
+        (told_by_one.known, told_by_one.revision)
+    );
+
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    runtime.block_on(one.store.advance(&plan)).expect("advanced");
+    let opened = survey(&mut one);
+    assert_eq!(opened.cell.worker_format, switched);
+    assert_eq!(opened.known.formats, Vec::<String>::new(), "the cell has it now");
+    assert_eq!(opened.cell.min_floor, plan.worker_min_floor);
+    assert_eq!(one.formats(), switched);
+}
+
 /// A daemon that waits reads "sealed", the operator advances, and only then it tells what it knows.
 pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(place: &P) {
     let runtime = runtime();
@@ -588,8 +651,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
     let seal = Seal {
         cell_id: cell.cell_id,
         reason: "of the epoch before".to_owned(),
-        known: cell.epoch,
-        known_since: cell.epoch_since,
+        known: told(cell.epoch, cell.epoch_since),
         remembered: Vec::new(),
     };
     place.seal("restored");
@@ -602,6 +664,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
         reason: "restored".to_owned(),
         by: "somebody".to_owned(),
         nonce: EpochNonce(77),
+        formats: None,
         worker_window_ms: WINDOW_MS,
         shard_window_ms: WINDOW_MS,
     };
@@ -610,8 +673,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
     runtime.block_on(one.store.seal(&seal)).expect("nothing to do");
     assert_eq!(one.read_kind(), None, "the new epoch stays open");
     let aware = Seal {
-        known: plan.to,
-        known_since: plan.since,
+        known: told(plan.to, plan.since),
         ..seal
     };
     runtime.block_on(one.store.seal(&aware)).expect("sealed");
@@ -636,8 +698,7 @@ pub fn a_store_that_is_all_it_was_is_not_sealed(place: &impl Place) {
     let mut seal = Seal {
         cell_id: seen.cell.cell_id,
         reason: "an old answer".to_owned(),
-        known: seen.cell.epoch,
-        known_since: seen.cell.epoch_since,
+        known: told(seen.cell.epoch, seen.cell.epoch_since),
         remembered: vec![remembered],
     };
     let sealed = runtime.block_on(one.store.seal(&seal));

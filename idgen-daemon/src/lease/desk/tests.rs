@@ -79,10 +79,10 @@ fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
         runtime.block_on(async {
             place.set_fault(Fault::Away);
             for _ in 0..5 {
-                clerk.seal(CellId(1), "restored", true).await;
+                clerk.seal((CellId(1), Told::default()), "restored", true).await;
             }
             place.set_fault(Fault::None);
-            clerk.seal(CellId(1), "restored", true).await;
+            clerk.seal((CellId(1), Told::default()), "restored", true).await;
         });
     });
     assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");

@@ -463,14 +463,13 @@ impl LeaseStore for EtcdStore {
         if survey.is_all_that(self.keys.class(), &seal.remembered) {
             return Ok(false);
         }
-        let sealed = survey.sealed_reason.is_some() && survey.known.0 >= seal.known;
-        let newer = survey.cell.epoch > seal.known;
-        if sealed || newer || survey.cell.cell_id != seal.cell_id {
+        let is_sealed = survey.sealed_reason.is_some();
+        let known = survey.known.sealed_with(&seal.known, &survey.cell, is_sealed);
+        let Some(known) = known.filter(|_| survey.cell.cell_id == seal.cell_id) else {
             return Ok(true);
-        }
+        };
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
-        let (known, since) = survey.known.max((seal.known, seal.known_since));
-        let value = self.cell.sealed(reason, known, since)?;
+        let value = self.cell.sealed(reason, &known)?;
         let put = TxnOp::put(self.keys.cell(), value, None);
         self.change_cell(vec![put]).await?;
         Ok(true)
@@ -488,15 +487,14 @@ impl CellStore for EtcdStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.here);
+        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
         let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
             return Err(not_as_expected());
         };
         // Keys that were deleted are made again, so the seal must be in the cell before.
         if survey.sealed_reason.is_none() {
             let reason = format!("epoch {} was about to begin", plan.to.0);
-            let (known, since) = survey.known;
-            let value = self.cell.sealed(&reason, known, since)?;
+            let value = self.cell.sealed(&reason, &survey.known)?;
             let put = TxnOp::put(self.keys.cell(), value, None);
             self.change_cell(vec![put]).await?;
         }
