@@ -3,7 +3,7 @@
 //! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
 //! because the core never awaits more than its newest request.
 
-use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+use super::store::{Expected, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
 use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
@@ -33,6 +33,8 @@ pub(super) enum Request {
     Census(Census),
     Probe {
         ticket: Ticket,
+        /// Asked for where a daemon before this one left something open: no cell is made for it.
+        server_cell: Option<CellId>,
         anchors: Vec<Anchor>,
     },
     Acquire(Acquire),
@@ -206,9 +208,14 @@ impl<S: LeaseStore> Desk<S> {
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
         let mut answer = match request {
-            Request::Probe { ticket, anchors } => {
+            Request::Probe {
+                ticket,
+                server_cell,
+                anchors,
+            } => {
                 self.anchors = anchors;
-                match self.read().await {
+                let server = server_cell.map_or(Expected::Unknown, Expected::Cell);
+                match self.read(server).await {
                     Ok(_) => Answer::of(Event::Probed { ticket }),
                     Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
                 }
@@ -226,11 +233,10 @@ impl<S: LeaseStore> Clerk<S> {
         (self, answer)
     }
 
-    /// Reads, and seals a store that is not what it was.
-    async fn read(&mut self) -> Result<Snapshot, StoreError> {
-        if let Some(seen) = self.pins.anchor() {
-            self.store.expect_cell(seen.cell_id);
-        }
+    /// Reads, and seals a store that is not what it was. `server`: what was said by the server that it is read for.
+    async fn read(&mut self, server: Expected) -> Result<Snapshot, StoreError> {
+        let seen = self.pins.anchor().map(|seen| Expected::Cell(seen.cell_id));
+        self.store.expect(seen.unwrap_or(server));
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -323,10 +329,8 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.anchors.clone_from(&acquire.anchors);
-        if let Some(cell_id) = acquire.server_cell {
-            self.store.expect_cell(cell_id);
-        }
-        let mut snapshot = match self.read().await {
+        let server = acquire.server_cell.map_or(Expected::Nothing, Expected::Cell);
+        let mut snapshot = match self.read(server).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 let doubt = acquire.doubt;
@@ -365,7 +369,7 @@ impl<S: LeaseStore> Clerk<S> {
             }
             tracing::debug!(tries, "another daemon was faster; choosing again");
             tries += 1;
-            snapshot = match self.read().await {
+            snapshot = match self.read(server).await {
                 Ok(snapshot) => snapshot,
                 Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
             };
@@ -417,7 +421,7 @@ impl<S: LeaseStore> Clerk<S> {
 
     /// Looks how full the pool is, for nobody but whoever watches.
     async fn take_census(&mut self, census: Census) -> Answer {
-        match self.read().await {
+        match self.read(Expected::Unknown).await {
             Ok(snapshot) => {
                 self.count_pool(&snapshot, &census.memory, census.reading, &census.wanted);
                 Answer::of(None)
@@ -485,7 +489,7 @@ impl<S: LeaseStore> Clerk<S> {
                 Err(error) => return Err(error),
             }
         }
-        let snapshot = self.read().await?;
+        let snapshot = self.read(Expected::Unknown).await?;
         renewal.formats.clone_from(&snapshot.cell.worker_format);
         let standing = settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
         let Standing::Mine { guard, leased } = standing else {

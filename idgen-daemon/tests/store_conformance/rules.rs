@@ -12,7 +12,7 @@ use idgen_core::lease::{
     Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
 };
 use std::collections::BTreeSet;
 use tokio::runtime::Runtime;
@@ -50,6 +50,13 @@ pub fn holder(instance: u128) -> HolderName {
         instance: InstanceId(instance),
         name: format!("daemon-{instance}"),
     }
+}
+
+/// As a daemon opens it whose server was never served from any cell.
+fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
+    let mut store = place.open(class, holder, ttl_ms);
+    store.expect(Expected::Nothing);
+    store
 }
 
 fn runtime() -> Runtime {
@@ -127,7 +134,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
         let holder = holder(instance);
         let instance = holder.instance;
         Self {
-            store: place.open(class, holder, ttl_ms),
+            store: newcomer(place, class, holder, ttl_ms),
             runtime,
             instance,
         }
@@ -223,7 +230,7 @@ pub fn everybody_sees_one_cell(place: &impl Place) {
     let reads = runtime.block_on(async {
         let mut reads = JoinSet::new();
         for n in 0..4 {
-            let mut store = place.open(Class::Worker, holder(n), TTL_MS);
+            let mut store = newcomer(place, Class::Worker, holder(n), TTL_MS);
             reads.spawn(async move { store.read().await.expect("read").cell });
         }
         reads.join_all().await
@@ -304,7 +311,7 @@ pub fn racing_daemons_never_share_an_identity(place: &impl Place) {
     let held = runtime.block_on(async {
         let mut races = JoinSet::new();
         for n in 0..DAEMONS {
-            let mut store = place.open(Class::Worker, holder(n), 60_000);
+            let mut store = newcomer(place, Class::Worker, holder(n), 60_000);
             races.spawn(async move {
                 loop {
                     // The same choice for all: the worst case.
@@ -719,10 +726,10 @@ pub fn a_store_that_is_wiped_gets_a_new_cell_from_strangers_only(place: &impl Pl
     let runtime = runtime();
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
     let cell = runtime.block_on(one.store.read()).expect("read").cell;
-    one.store.expect_cell(cell.cell_id);
     one.acquire(1);
     place.wipe();
-    for _ in 0..2 {
+    for expected in [Expected::Cell(cell.cell_id), Expected::Unknown] {
+        one.store.expect(expected);
         let error = runtime.block_on(one.store.read()).expect_err("empty");
         assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
         assert!(error.message.contains("the lease store is empty"), "{error}");

@@ -34,14 +34,15 @@ use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, Shar
 use super::beacons::Shown;
 use super::clock::host_clock;
 use super::store::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_plan,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+    check_plan,
 };
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::{
-    AdvancePlan, BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision,
-    Snapshot, Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
+    Survey, SwitchPlan, Token,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -79,8 +80,8 @@ pub struct EtcdStore {
     keys: Keys,
     link: Link,
     pins: Pins,
-    /// Who asks has been served from it.
-    expected: Option<CellId>,
+    /// What a store that is empty is judged by.
+    expected: Expected,
     /// The cell as last seen: whatever is written was planned on it.
     cell: SeenCell,
     /// Generations as last seen or granted.
@@ -114,7 +115,7 @@ impl EtcdStore {
             keys,
             config,
             pins: Pins::default(),
-            expected: None,
+            expected: Expected::Unknown,
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
             ceilings: BTreeMap::new(),
@@ -365,8 +366,8 @@ impl EtcdStore {
 }
 
 impl LeaseStore for EtcdStore {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.expected = Some(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.expected = expected;
     }
 
     async fn read(&mut self) -> Result<Snapshot> {

@@ -13,7 +13,9 @@ use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
     Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
-use idgen_daemon::lease::{Committed, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock};
+use idgen_daemon::lease::{
+    Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -129,7 +131,7 @@ impl MemoryPlace {
         MemoryStore {
             place: self.clone(),
             asker,
-            expected: None,
+            expected: Expected::Unknown,
         }
     }
 
@@ -149,6 +151,10 @@ impl MemoryPlace {
     /// The store has been used.
     pub fn make_cell(&self) {
         self.ground().cell();
+    }
+
+    pub fn has_cell(&self) -> bool {
+        self.ground().books.cell.is_some()
     }
 
     /// These are somebody's for so long.
@@ -326,8 +332,8 @@ impl Ground {
             .collect()
     }
 
-    fn read(&mut self, class: Class, expected: Option<CellId>) -> Result<Snapshot> {
-        if self.books.cell.is_none() && expected.is_some() {
+    fn read(&mut self, class: Class, expected: Expected) -> Result<Snapshot> {
+        if self.books.cell.is_none() && expected != Expected::Nothing {
             return refused(StoreErrorKind::Denied, "the lease store is empty");
         }
         let CellRow {

@@ -15,8 +15,8 @@ use self::statements::{
     SWITCH,
 };
 use super::store::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_new,
-    check_open, check_plan,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+    check_new, check_open, check_plan,
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
@@ -55,8 +55,8 @@ pub struct PostgresStoreConfig {
 pub struct PostgresStore {
     config: PostgresStoreConfig,
     session: Option<Session>,
-    /// Who asks has been served from it.
-    expected: Option<CellId>,
+    /// What a store that is empty is judged by.
+    expected: Expected,
 }
 
 impl PostgresStore {
@@ -65,7 +65,7 @@ impl PostgresStore {
         Self {
             config,
             session: None,
-            expected: None,
+            expected: Expected::Unknown,
         }
     }
 
@@ -174,7 +174,7 @@ impl LockedCell {
 }
 
 /// Begins, locks the cell, and checks that this database may serve it.
-async fn begin(session: &Session, expected: Option<CellId>) -> Result<LockedCell> {
+async fn begin(session: &Session, expected: Expected) -> Result<LockedCell> {
     session.batch("BEGIN").await.map_err(not_done)?;
     let found = match LockedCell::find(session).await? {
         Some(found) => Some(found),
@@ -205,8 +205,8 @@ async fn raise_revision(session: &Session) -> Result<i64> {
 }
 
 impl LeaseStore for PostgresStore {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.expected = Some(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.expected = expected;
     }
 
     async fn read(&mut self) -> Result<Snapshot> {
