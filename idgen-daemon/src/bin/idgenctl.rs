@@ -132,6 +132,11 @@ enum EpochCommand {
         /// Why. It is kept with the epoch.
         #[arg(long, value_name = "TEXT")]
         reason: String,
+        /// The plan of formats that holds, as it is printed: only where servers follow plans that contradict each
+        /// other. Workers are leased when all windows have run out, and servers that follow another plan mint again
+        /// after a restart of Postgres.
+        #[arg(long, value_name = "PLAN")]
+        formats: Option<String>,
     },
 }
 
@@ -197,7 +202,8 @@ fn main() -> ExitCode {
             cell,
             identity,
             reason,
-        }) => advance_epoch(&cell, &identity, &reason),
+            formats,
+        }) => advance_epoch(&cell, &identity, &reason, formats),
         Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
     };
     match outcome {
@@ -284,9 +290,14 @@ fn show_epoch(cell: &CellArguments) -> Result<ExitCode> {
     })
 }
 
-fn advance_epoch(cell: &CellArguments, identity: &str, reason: &str) -> Result<ExitCode> {
+fn advance_epoch(
+    cell: &CellArguments,
+    identity: &str,
+    reason: &str,
+    formats: Option<String>,
+) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
-    let status = wait_for(epoch::advance(&config, identity, reason))??;
+    let status = wait_for(epoch::advance(&config, identity, reason, formats))??;
     show(cell.output, &status, EpochStatus::to_string)?;
     Ok(ExitCode::SUCCESS)
 }

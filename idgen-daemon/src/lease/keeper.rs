@@ -241,8 +241,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             Action::ReadClock => self.look_at = Instant::now(),
             Action::Inspect => return self.inspect().await.map(Some),
             Action::Probe { ticket } => {
-                let anchors = self.anchors.clone();
-                self.desk.submit(Request::Probe { ticket, anchors });
+                self.desk.submit(Request::Probe {
+                    ticket,
+                    server_cell: self.server_cell,
+                    anchors: self.anchors.clone(),
+                });
             }
             Action::Acquire {
                 ticket,

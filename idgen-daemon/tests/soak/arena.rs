@@ -9,7 +9,7 @@ use idgen_core::history::Moment;
 use idgen_core::lease::ledger::PlannedGrant;
 use idgen_core::lease::{BootId, Class, GrantPlan, Identity, InstanceId, Leased, Window};
 use idgen_daemon::lease::{
-    EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
+    EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
 };
 use uuid::Uuid;
 
@@ -264,6 +264,7 @@ async fn fill<S: LeaseStore>(open: impl Fn() -> S) {
     let taken: Vec<u16> = (FREE_WORKERS..Class::Worker.size() / 2).collect();
     for identities in taken.chunks(FILL_AT_ONCE) {
         let mut store = open();
+        store.expect(Expected::Nothing);
         let cell = store.read().await.expect("read the store").cell;
         let grants = identities.iter().map(|identity| PlannedGrant {
             leased: Leased {

@@ -9,7 +9,7 @@ use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId};
 use idgen_daemon::lease::{
-    CellStore, EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind,
+    CellStore, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, StoreErrorKind,
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -196,6 +196,7 @@ fn a_dead_member_is_left_for_a_living_one() {
         ttl_ms: TTL_MS,
         holder: rules::holder(1),
     });
+    store.expect(Expected::Nothing);
     let first = member.runtime.block_on(store.read()).expect_err("dead");
     assert_eq!(first.kind, StoreErrorKind::Unreachable, "{first}");
     assert!(
