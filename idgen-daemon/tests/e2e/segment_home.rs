@@ -306,7 +306,7 @@ fn a_snapshot_that_is_rolled_back_in_place_is_noticed_by_the_anchor() {
     server.kill_everything();
     server.run();
     all.extend(draw_at(&server, 2_000));
-    assert_eq!(burns(&server), [String::new(); 0]);
+    assert!(burns(&server).is_empty());
     server.stop();
 
     put_back(&snapshot, &server.data_dir());
