@@ -9,14 +9,14 @@ use idgen_daemon::operator::epoch::EpochStatus;
 use idgen_daemon::operator::format::{Formats, When, Wish};
 use idgen_daemon::operator::leases::Leases;
 use idgen_daemon::operator::{clock, epoch, format, leases};
-use idgen_daemon::status::{PoolStatus, Status, table};
+use idgen_daemon::status::{CertificateStatus, PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Exit code of a status without an open lease.
 const EXIT_FINDING: u8 = 3;
@@ -230,6 +230,12 @@ fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>
             Ok(None) => PoolStatus::Unknown("the lease store is new".to_owned()),
             Err(error) => PoolStatus::Unknown(error.to_string()),
         });
+        let now = SystemTime::now();
+        let files = config.client_certificates();
+        status.certificates = files
+            .iter()
+            .map(|file| CertificateStatus::read(file, now))
+            .collect();
     }
     show(output, &status, table)?;
     Ok(if status.is_serving() {

@@ -55,6 +55,13 @@ pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
+/// How many identities fit into a transaction of `ops` operations, which etcd counts apart for comparisons and for puts.
+/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards. They are granted and
+/// renewed at one revision, which is their token, so a lease is never cut in two.
+pub const fn identities_at_once(ops: usize) -> usize {
+    ops.saturating_sub(2) / 2
+}
+
 /// What the adapter works with.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
