@@ -186,7 +186,7 @@ BEGIN
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
             idgen.store_identity()
         TO %1$I;
-        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;

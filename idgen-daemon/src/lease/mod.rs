@@ -20,6 +20,7 @@ mod store_etcd;
 #[cfg(test)]
 #[allow(dead_code, reason = "the conformance suite uses the rest of it")]
 mod store_memory;
+mod store_named;
 mod store_postgres;
 
 pub use beacons::{Beacon, Heard, Shown};
@@ -33,6 +34,7 @@ pub use report::Report;
 pub use server::{Connect, MintingServer};
 pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
 pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret};
+pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 
 #[cfg(fuzzing)]
