@@ -122,13 +122,25 @@ impl Ceilings {
         }
     }
 
-    /// What the holder may do of a key: everything above the first up to the second. `None`: it was not read yet, nothing
-    /// was raised, or that is in doubt.
+    /// What the holder may do of a key: everything above the first up to the second, which is nothing where they are the
+    /// same. `None`: it was not read yet, or that is in doubt.
     #[must_use]
     pub fn granted(&self, key: &str) -> Option<(i64, i64)> {
         let known = self.known.get(key).filter(|known| !known.doubt)?;
-        let ceiling = known.stored?.ceiling;
-        (ceiling > known.floor).then_some((known.floor, ceiling))
+        let ceiling = known.stored.map_or(NOTHING, |stored| stored.ceiling);
+        Some((known.floor, ceiling.max(known.floor)))
+    }
+
+    /// How many keys are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Is none known?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
     }
 }
 
@@ -160,7 +172,7 @@ mod tests {
         ceilings.note_read(&asked, &BTreeMap::from([("a".to_owned(), stored(100, 4))]));
         assert_eq!(
             ceilings.granted("a"),
-            None,
+            Some((100, 100)),
             "what was found belongs to the holder before"
         );
         let raises = ceilings.plan(&wants);

@@ -97,6 +97,8 @@ pub struct Tenure {
     name: LeaseName,
     timing: Timing,
     phase: Phase,
+    /// The shared memory that it was last looked at for.
+    boot_id: Option<BootId>,
     /// Nothing is asked for before.
     hold_off: BootMs,
 }
@@ -109,6 +111,7 @@ impl Tenure {
             name,
             timing,
             phase: Phase::Idle,
+            boot_id: None,
             hold_off: BootMs(0),
         }
     }
@@ -136,25 +139,18 @@ impl Tenure {
 
     /// Time goes by, and shared memory may be made anew: is it lost?
     pub fn pass(&mut self, now: BootMs, boot_id: BootId) -> Option<TenureLoss> {
-        let of = match &self.phase {
-            Phase::Idle => return None,
-            Phase::Asked(attempt) => attempt.acquisition.boot_id,
-            Phase::Held(term) => term.held.boot_id,
-        };
-        if of != boot_id {
-            let was_held = self.held().is_some();
+        let held_until = self.held().map(|(_, deadline)| deadline);
+        if self.boot_id.replace(boot_id) != Some(boot_id) {
             self.phase = Phase::Idle;
             // Readings of another life say nothing of this one.
             self.hold_off = BootMs(0);
-            return was_held.then_some(TenureLoss::BootIdChanged);
+            return held_until.map(|_| TenureLoss::BootIdChanged);
         }
-        match &self.phase {
-            Phase::Held(term) if now >= term.deadline => {
-                self.phase = Phase::Idle;
-                Some(TenureLoss::Deadline)
-            }
-            _ => None,
+        if held_until.is_some_and(|deadline| now >= deadline) {
+            self.phase = Phase::Idle;
+            return Some(TenureLoss::Deadline);
         }
+        None
     }
 
     /// What is to be done now.

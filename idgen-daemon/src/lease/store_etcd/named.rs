@@ -484,7 +484,8 @@ impl NamedStore for EtcdStore {
             .request(Effect::None, kv.txn(Txn::new().and_then(gets)))
             .await?;
         let (cluster_id, revision) = header_of(answer.header())?;
-        if let Err(error) = self.pins.judge_look(cluster_id, revision) {
+        // A ceiling from before the grant would be a floor that is too low.
+        if let Err(error) = self.pins.judge_write(cluster_id, revision) {
             self.link.rotate();
             return Err(error);
         }

@@ -49,6 +49,7 @@ fn held_row(generation: u64, token: u64, guard: u64, instance: u128, boot_id: Bo
 
 /// Looks at a free name, and makes the grant's attempt after this reading.
 fn attempt(tenure: &mut Tenure, reading: u64) -> Attempt {
+    assert_eq!(tenure.pass(BootMs(reading), BOOT), None);
     assert_eq!(tenure.step(BootMs(reading)), Step::Look);
     match tenure.looked(&look(None), WHO, 0) {
         (Decision::Acquire(acquisition), None) => Attempt {
@@ -100,6 +101,14 @@ fn at_the_deadline_and_in_new_shared_memory_nothing_is_held() {
         "whatever its clock says"
     );
     assert_eq!(tenure.step(BootMs(1)), Step::Look);
+    let mut tenure = held();
+    tenure.lose(BootMs(9_000_000));
+    assert_eq!(tenure.pass(BootMs(1), BootId(9)), None);
+    assert_eq!(
+        tenure.step(BootMs(1)),
+        Step::Look,
+        "a pause of another life is none"
+    );
 }
 
 #[test]
