@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
 
-use super::process::{Process, ServerAccount, Signal, free_ports, pids_in, print_tail, signal_pid};
+use super::ports::free_ports;
+use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
 use super::wait::within;
 use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
 
