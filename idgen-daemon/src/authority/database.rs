@@ -604,3 +604,6 @@ fn random() -> u64 {
     let (high, low) = Uuid::new_v4().as_u64_pair();
     high ^ low
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,8 @@ mod full;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod leased;
+#[cfg(test)]
 mod leases_list;
 #[cfg(test)]
 mod order;
