@@ -101,8 +101,8 @@ COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
 COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted or burned range.';
 COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted or burned range.';
-COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority; NULL in this release.';
-COMMENT ON COLUMN idgen.audit_event.token_revision IS 'Fencing token of a leased authority; NULL in this release.';
+COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority (idgen.authority): the epoch; NULL: authority was local.';
+COMMENT ON COLUMN idgen.audit_event.token_revision IS '... and the revision of the lease store.';
 COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
 COMMENT ON COLUMN idgen.audit_event.published IS 'The outbox has handed it on.';
 
@@ -142,7 +142,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG030 no authority, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,

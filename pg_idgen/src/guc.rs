@@ -45,6 +45,19 @@ static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 /// The key file of sealed ids. Empty by default: there is no key that everybody could have.
 static SEAL_KEY_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
+/// Who may grant ranges of segment tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum Authority {
+    /// Whoever has the row and is a primary.
+    #[name = c"local"]
+    Local,
+    /// The holder of the lease of the database's space.
+    #[name = c"leased"]
+    Leased,
+}
+
+static AUTHORITY: GucSetting<Authority> = GucSetting::<Authority>::new(Authority::Local);
+
 /// Upper limit of `idgen.max_refill_workers`: the size of the table in shared memory.
 pub const REFILL_WORKERS_MAX: usize = 16;
 
@@ -75,6 +88,9 @@ pub fn track_ids() -> bool {
 }
 pub fn max_refill_workers() -> usize {
     MAX_REFILL_WORKERS.get().clamp(1, REFILL_WORKERS_MAX as i32) as usize
+}
+pub fn authority() -> Authority {
+    AUTHORITY.get()
 }
 pub fn max_segments() -> usize {
     non_negative(MAX_SEGMENTS.get()) as usize
@@ -187,6 +203,14 @@ fn define_segments() {
         &MAX_REFILL_WORKERS,
         1,
         REFILL_WORKERS_MAX as i32,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"idgen.authority",
+        c"Who may grant ranges of segment tags.",
+        c"local: every primary that has the tables; an old primary that runs on beside a promoted standby issues numbers twice. leased: only the holder of the lease of the database's space in the lease store, up to the ceiling that is written there.",
+        &AUTHORITY,
         GucContext::Sighup,
         GucFlags::default(),
     );

@@ -21,6 +21,7 @@
 use pgrx::prelude::*;
 
 mod anchor;
+mod authority;
 mod batch;
 mod boundary;
 mod call;

@@ -9,6 +9,7 @@
 //! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
 //! callers, who ask again every 100 ms.
 
+use crate::authority::Permit;
 use crate::call::own_pid;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::failure::Failure;
@@ -262,6 +263,14 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         slot.wake_waiters();
         return;
     }
+    let permit = match Permit::now(shared, slot) {
+        Ok(permit) => permit,
+        Err(failure) => {
+            note_failure(slot, failure);
+            slot.wake_waiters();
+            return;
+        }
+    };
     let began = clock::boot();
     let lasted_ms = match slot.granted_boot_ms.load(Ordering::Relaxed) {
         0 => None,
@@ -273,6 +282,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         issuer: Issuer::RefillWorker,
         lasted_ms,
         above: slot.high_water.load(Ordering::Acquire),
+        permit,
     };
     let began_ns = clock::wall_ns();
     match grant_durably(&wish) {
@@ -280,7 +290,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
             // process ends here and the range is burned.
             pgrx::check_for_interrupts!();
-            publish(shared, slot, &granted, incarnation);
+            publish(shared, slot, &wish, &granted, incarnation);
             slot.granted_boot_ms.store(began.0, Ordering::Relaxed);
             slot.refill_us_last.store(
                 clock::wall_ns().saturating_sub(began_ns) / 1_000,
@@ -293,26 +303,44 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
     slot.wake_waiters();
 }
 
-fn publish(shared: &Shared, slot: &SegmentSlot, granted: &Granted, incarnation: u64) {
+fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, incarnation: u64) {
     let range = Publication {
         base: granted.range.first,
         len: granted.range.count,
         incarnation,
     };
     let published = {
-        let _locked = shared.lock_segments();
+        let locked = shared.lock_segments();
         slot.high_water.fetch_max(granted.range.last(), Ordering::AcqRel);
-        slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
-        slot.buffer.publish(range)
+        match &wish.permit {
+            // The commit took so long that somebody else may grant by now.
+            Permit::Leased(permit)
+                if !shared.still_permits(slot.database(), permit, clock::boot(), &locked) =>
+            {
+                None
+            }
+            _ => {
+                slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
+                Some(slot.buffer.publish(range))
+            }
+        }
     };
     match published {
-        Ok(()) => {
+        None => {
+            note_failure(slot, Failure::NoAuthority);
+            let last = granted.range.last();
+            pgrx::log!(
+                "pg_idgen: granted ids {} to {last} are burned: the lease has ended",
+                range.base
+            );
+        }
+        Some(Ok(())) => {
             slot.step.store(granted.step, Ordering::Relaxed);
             slot.refills.fetch_add(1, Ordering::Relaxed);
             slot.blocker_pid.store(0, Ordering::Relaxed);
             slot.set_failure(Failure::None);
         }
-        Err(error) => {
+        Some(Err(error)) => {
             note_failure(slot, Failure::Error);
             pgrx::log!(
                 "pg_idgen: granted ids {} to {} are burned: {error}",
@@ -330,6 +358,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
             note_failure(slot, Failure::RowLocked);
         }
         Refused::Gone => note_failure(slot, Failure::Gone),
+        Refused::NoCeiling => note_failure(slot, Failure::NoCeiling),
         Refused::Exhausted(exhausted) => {
             slot.limit_id.store(exhausted.limit_id, Ordering::Release);
             note_failure(slot, Failure::Exhausted);

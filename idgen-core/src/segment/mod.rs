@@ -2,8 +2,9 @@
 //!
 //! [`buffer`] holds up to two granted ranges of one tag in shared memory, [`step`] decides how large the
 //! next one is and what a grant takes from the tag. Nothing here grants: the range is a committed row
-//! change first and in a [`Buffer`] afterwards.
+//! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`].
 
+pub mod authority;
 pub mod buffer;
 pub mod step;
 

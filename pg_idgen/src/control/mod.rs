@@ -109,7 +109,7 @@ impl Named {
     }
 }
 
-fn unsigned(call: Call, index: usize, name: &'static str) -> Result<u64, Error> {
+pub fn unsigned(call: Call, index: usize, name: &'static str) -> Result<u64, Error> {
     let value = call.bigint(index).ok_or(Error::NullArgument { name })?;
     u64::try_from(value).map_err(|_| Error::InvalidParameter {
         message: format!("{name} must not be negative"),

@@ -14,16 +14,22 @@ pub enum Failure {
     Error,
     /// No background worker could be started.
     NoWorker,
+    /// Authority is leased, and no lease is open here.
+    NoAuthority,
+    /// Authority is leased, and everything up to the tag's ceiling is granted.
+    NoCeiling,
 }
 
 impl Failure {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
         Self::Exhausted,
         Self::Error,
         Self::NoWorker,
+        Self::NoAuthority,
+        Self::NoCeiling,
     ];
 
     /// As a word in shared memory.

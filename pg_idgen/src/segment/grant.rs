@@ -1,5 +1,6 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
+use crate::authority::Permit;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -23,6 +24,8 @@ pub struct Wish {
     pub lasted_ms: Option<u64>,
     /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
     pub above: i64,
+    /// What the authority of this server allows.
+    pub permit: Permit,
 }
 
 /// A range that is the caller's once its transaction has committed.
@@ -40,6 +43,8 @@ pub enum Refused {
     },
     Gone,
     Exhausted(Exhausted),
+    /// Authority is leased, and everything up to the ceiling is granted.
+    NoCeiling,
     Query(pgrx::spi::Error),
 }
 
@@ -55,6 +60,7 @@ impl fmt::Display for Refused {
             Self::Locked { blocker_pid } => write!(f, "the row is locked by process {blocker_pid}"),
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
+            Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
             Self::Query(error) => write!(f, "{error}"),
         }
     }
@@ -78,16 +84,23 @@ const FIND_BLOCKER: &str = "
        AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
-    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp()
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + $4, granted_at = clock_timestamp()
      WHERE segment_id = $1 AND max_id < $2
     RETURNING tag_seq";
 
 const RECORD: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4,
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4, $8, $9,
            jsonb_build_object('issuer', $5, 'pid', pg_backend_pid(), 'segment_id', $6, 'step', $7)
       FROM idgen.space p
     RETURNING event_id";
+
+/// Ids between the row and the range that is granted: nobody here has them.
+const RECORD_JUMP: &str = "
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    SELECT p.source_id, p.space_id, 'segment.burn', $1, $2, $3, $4, $7, $8,
+           jsonb_build_object('cause', $5, 'pid', pg_backend_pid(), 'segment_id', $6)
+      FROM idgen.space p";
 
 const BURN: &str = "
     WITH moved AS (
@@ -126,35 +139,106 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused
     }
     let row = Row::read(&row)?;
     let step = row.next_step(wish.lasted_ms);
-    let range = segment::grant(row.max_id.max(wish.above), row.limit_id, u64::from(step))
-        .map_err(Refused::Exhausted)?;
-    let last = range.last();
+    let jump = row.jump(wish);
+    let begin = jump.map_or(row.max_id.max(wish.above), |jump| jump.to);
+    let range =
+        segment::grant(begin, row.upper(wish, begin)?, u64::from(step)).map_err(Refused::Exhausted)?;
+    let events = 1 + i64::from(jump.is_some());
     let moved = client
-        .update(MOVE_UP, Some(1), &[id.into(), last.into(), (step as i32).into()])?
+        .update(
+            MOVE_UP,
+            Some(1),
+            &[
+                id.into(),
+                range.last().into(),
+                (step as i32).into(),
+                events.into(),
+            ],
+        )?
         .first();
     let tag_seq = moved.get::<i64>(1)?.ok_or(Refused::Gone)?;
+    if let Some(jump) = jump {
+        record_jump(client, wish, &row, jump, tag_seq - 1)?;
+    }
+    record(client, wish, &row.tag, range, step, tag_seq)?;
+    Ok(Granted { range, step })
+}
+
+fn record(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    tag: &str,
+    range: Range,
+    step: u32,
+    tag_seq: i64,
+) -> Result<(), Refused> {
     let issuer = match wish.issuer {
         Issuer::RefillWorker => "refill worker",
         Issuer::OwnTransaction => "own transaction",
     };
+    let [epoch, revision] = wish.token_columns();
     let recorded = client.update(
         RECORD,
         Some(1),
         &[
-            row.tag.as_str().into(),
+            tag.into(),
             tag_seq.into(),
             range.first.into(),
-            last.into(),
+            range.last().into(),
             issuer.into(),
-            id.into(),
+            pgrx::Uuid::from_bytes(wish.segment_id).into(),
             (step as i32).into(),
+            epoch.into(),
+            revision.into(),
         ],
     )?;
     // No event, no grant: idgen.space has lost its row.
     if recorded.is_empty() {
         return Err(Refused::Query(pgrx::spi::Error::InvalidPosition));
     }
-    Ok(Granted { range, step })
+    Ok(())
+}
+
+fn record_jump(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    row: &Row,
+    jump: Jump,
+    tag_seq: i64,
+) -> Result<(), Refused> {
+    let [epoch, revision] = wish.token_columns();
+    client.update(
+        RECORD_JUMP,
+        None,
+        &[
+            row.tag.as_str().into(),
+            tag_seq.into(),
+            (row.max_id + 1).into(),
+            jump.to.into(),
+            jump.cause.into(),
+            pgrx::Uuid::from_bytes(wish.segment_id).into(),
+            epoch.into(),
+            revision.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+impl Wish {
+    fn token_columns(&self) -> [Option<i64>; 2] {
+        let token = self.permit.token();
+        [
+            token.map(|token| token.epoch.0.cast_signed()),
+            token.map(|token| token.revision.0.cast_signed()),
+        ]
+    }
+}
+
+/// Ids above the row that are passed over, up to `to`.
+#[derive(Clone, Copy)]
+struct Jump {
+    to: i64,
+    cause: &'static str,
 }
 
 fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {
@@ -189,6 +273,35 @@ impl Row {
             max_step: unsigned(row.get::<i32>(5)?).ok_or(Refused::Gone)?,
             step_hint: unsigned(row.get::<i32>(6)?),
         })
+    }
+
+    /// What is passed over before the range; a tag of the own transaction keeps account of that itself.
+    fn jump(&self, wish: &Wish) -> Option<Jump> {
+        if matches!(wish.issuer, Issuer::OwnTransaction) {
+            return None;
+        }
+        let floor = wish.permit.stretch().map_or(0, |stretch| stretch.floor);
+        let jumps = [
+            Jump {
+                to: floor,
+                cause: "ceiling of the last holder",
+            },
+            Jump {
+                to: wish.above,
+                cause: "memory is ahead of the row",
+            },
+        ];
+        let highest = jumps.into_iter().max_by_key(|jump| jump.to);
+        highest.filter(|jump| jump.to > self.max_id)
+    }
+
+    /// The highest id that a range above `begin` may have.
+    fn upper(&self, wish: &Wish, begin: i64) -> Result<i64, Refused> {
+        match wish.permit.stretch() {
+            Some(stretch) if begin >= stretch.ceiling && begin < self.limit_id => Err(Refused::NoCeiling),
+            Some(stretch) => Ok(self.limit_id.min(stretch.ceiling)),
+            None => Ok(self.limit_id),
+        }
     }
 
     fn next_step(&self, lasted_ms: Option<u64>) -> u32 {
