@@ -9,13 +9,13 @@ use super::report::{Board, DatabaseReport, Standing};
 use super::server::{Database, Open, Said, Wanted};
 use crate::complaint::Complaint;
 use crate::error::Result;
-use crate::lease::{CEILINGS_AT_ONCE, NamedStore, StoreError, StoreErrorKind};
+use crate::lease::{CEILINGS_AT_ONCE, Committed, NamedStore, StoreError, StoreErrorKind};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{
-    Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, Step, Tenure, Want, Who,
+    Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, NamedLook, Step, Tenure, Want, Who,
 };
-use idgen_core::lease::{Anchor, BootId, InstanceId, Snapshot, StoreIdentity, Timing, Token};
+use idgen_core::lease::{Anchor, BootId, InstanceId, Revision, Snapshot, StoreIdentity, Timing, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -134,7 +134,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
                 self.config.metrics.count_failure("server_lost");
                 let text = format!("authority of database {}: {error}", self.config.database);
                 self.server_trouble.raise(text, now);
-                pace(Pace::Busy)
+                pace(Pace::Unsettled)
             }
         };
         if now.duration_since(self.used_at) >= SESSION_IDLE {
@@ -164,7 +164,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         let pace = self.attend(&session).await?;
         // Put back only after answers: an error closes the session.
         self.session = Some(session);
-        if pace == Pace::Busy {
+        if pace == Pace::Hot {
             self.used_at = Instant::now();
         }
         Ok(pace)
@@ -197,7 +197,12 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         if let Some(loss) = post.tenure.pass(reading, boot_id) {
             self.note_lost(loss.name());
         }
+        let token = self.token();
         self.keep(session, boot_id, reading).await?;
+        if self.token() != token {
+            // What was allowed under the old one counts no more.
+            wanted = session.wanted().await?;
+        }
         let mut busy = !wanted.ceilings.is_empty();
         for _ in 0..RAISES_PER_VISIT {
             if !self.raise(session, &wanted).await? {
@@ -210,7 +215,17 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         if held {
             self.standing = Standing::Held;
         }
-        Ok(if busy || !held { Pace::Busy } else { Pace::Idle })
+        Ok(match (held, busy) {
+            (false, _) => Pace::Unsettled,
+            (true, true) => Pace::Hot,
+            (true, false) => Pace::Idle,
+        })
+    }
+
+    /// That the server knows of.
+    fn token(&self) -> Option<Token> {
+        let (token, _) = self.post.as_ref()?.installed?;
+        Some(token)
     }
 
     /// Whatever the lease needs: a look, a grant, a renewal; and the server is told what is known to be committed.
@@ -232,7 +247,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
 
     /// True: there is nothing more to do in this visit.
     async fn renew(&mut self, held: Held, reading: BootMs) -> bool {
-        let answer = self.shared.lock().await.store.renew_held(&held).await;
+        let answer = self.shared.lock().await.renew(&held).await;
         let Some(post) = &mut self.post else { return true };
         match answer {
             Ok(committed) => {
@@ -301,7 +316,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
 
     async fn acquire(&mut self, acquisition: Acquisition, reading: BootMs) -> bool {
         self.standing = Standing::Wanted;
-        let answer = self.shared.lock().await.store.acquire(&acquisition).await;
+        let answer = self.shared.lock().await.acquire(&acquisition).await;
         let Some(post) = &mut self.post else { return true };
         let attempt = Attempt { acquisition, reading };
         match answer {
@@ -411,6 +426,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         }
         match shared.store.raise(held, &raises).await {
             Ok(revision) => {
+                shared.pins.note_revision(revision);
                 ceilings.note_raised(&raises, revision);
                 self.config.metrics.raised.inc_by(raises.len() as u64);
                 Ok(())
@@ -559,8 +575,10 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
 /// How soon a database is visited again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// Something is wanted, or wrong.
-    Busy,
+    /// Ceilings were raised just now: more may be wanted soon.
+    Hot,
+    /// Something is missing, or wrong.
+    Unsettled,
     /// Nothing is wanted.
     Idle,
     /// The extension is not there.
@@ -568,13 +586,29 @@ pub(super) enum Pace {
 }
 
 impl<S: NamedStore> Shared<S> {
+    async fn acquire(&mut self, plan: &Acquisition) -> std::result::Result<Committed, StoreError> {
+        let committed = self.store.acquire(plan).await?;
+        let token = Token {
+            epoch: plan.epoch,
+            revision: committed.revision,
+        };
+        self.note_granted(&plan.name, token);
+        Ok(committed)
+    }
+
+    async fn renew(&mut self, held: &Held) -> std::result::Result<Committed, StoreError> {
+        let committed = self.store.renew_held(held).await?;
+        self.pins.note_revision(committed.revision);
+        Ok(committed)
+    }
+
     /// A look at a store that is what it was, and that this server may be served from.
     async fn look_at(
         &mut self,
         name: &LeaseName,
         anchors: &[Anchor],
         own_system: u64,
-    ) -> std::result::Result<idgen_core::lease::named::NamedLook, StoreError> {
+    ) -> std::result::Result<NamedLook, StoreError> {
         let denied = |message: &str| Err(StoreError::new(StoreErrorKind::Denied, message));
         let look = self.store.look_at(name).await?;
         if is_in(&look.cell.identity, own_system) {
@@ -587,10 +621,34 @@ impl<S: NamedStore> Shared<S> {
         if let Err(departure) = self.pins.judge(&seen, anchors) {
             return Err(StoreError::sealed(departure.to_string()));
         }
+        self.hear_witness(name, &look)?;
         if !anchors.iter().any(|anchor| anchor.cell_id == look.cell.cell_id) {
             return denied("waiting until leases of workers or shards are installed in this server");
         }
         Ok(look)
+    }
+}
+
+impl<S> Shared<S> {
+    /// A row that is older than it was tells of a restore whose revision was raised.
+    fn hear_witness(&mut self, name: &LeaseName, look: &NamedLook) -> std::result::Result<(), StoreError> {
+        let epoch = look.cell.epoch;
+        let is = look.row.as_ref().map_or(Revision(0), |row| row.revision);
+        match self.witnesses.get(name) {
+            Some((of, was)) if *of == epoch && is < *was => Err(StoreError::sealed(format!(
+                "the store's row {name} is older than revision {}, which it had: the store was restored",
+                was.0
+            ))),
+            _ => {
+                self.witnesses.insert(name.clone(), (epoch, is));
+                Ok(())
+            }
+        }
+    }
+
+    fn note_granted(&mut self, name: &LeaseName, token: Token) {
+        self.pins.note_revision(token.revision);
+        self.witnesses.insert(name.clone(), (token.epoch, token.revision));
     }
 }
 

@@ -19,7 +19,7 @@ mod store;
 mod store_etcd;
 #[cfg(test)]
 #[allow(dead_code, reason = "the conformance suite uses the rest of it")]
-mod store_memory;
+pub(crate) mod store_memory;
 mod store_named;
 mod store_postgres;
 

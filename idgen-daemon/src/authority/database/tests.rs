@@ -7,7 +7,7 @@ use crate::lease::{HolderName, LeaseStore};
 use crate::metrics::Metrics;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::named::Want;
-use idgen_core::lease::{Class, Pins, TimingSpec};
+use idgen_core::lease::{Class, TimingSpec};
 use std::collections::BTreeMap;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
@@ -200,10 +200,7 @@ impl World {
             board: Board::default(),
             metrics: Metrics::new().expect("metrics").of_authority(),
         };
-        let shared = Shared {
-            store: self.store(number),
-            pins: Pins::default(),
-        };
+        let shared = Shared::new(self.store(number));
         DatabaseKeeper::new(config, server.clone(), Arc::new(Mutex::new(shared)))
     }
 
@@ -237,7 +234,7 @@ async fn a_server_grants_under_its_lease_up_to_ceilings_and_stops_at_the_deadlin
     let server = world.server(1).await;
     let mut daemon = world.daemon(1, &server);
     assert_eq!(world.grant_all(&server), 0);
-    assert_eq!(daemon.visit().await.expect("visit"), Pace::Busy);
+    assert_eq!(daemon.visit().await.expect("visit"), Pace::Hot);
     assert_eq!(daemon.standing, Standing::Held);
     assert_eq!(world.grant_all(&server), 100);
     daemon.visit().await.expect("visit");

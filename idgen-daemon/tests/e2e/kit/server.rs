@@ -184,10 +184,11 @@ impl Server {
             origin.port
         );
         let mut command = ServerAccount::get().command(program("pg_rewind"), self.scratch.path());
-        command
-            .arg("--target-pgdata")
-            .arg(self.data_dir())
-            .args(["--source-server", &source, "--write-recovery-conf"]);
+        command.arg("--target-pgdata").arg(self.data_dir()).args([
+            "--source-server",
+            &source,
+            "--write-recovery-conf",
+        ]);
         let output = command.output().expect("run pg_rewind");
         assert!(
             output.status.success(),
@@ -195,7 +196,10 @@ impl Server {
             String::from_utf8_lossy(&output.stderr)
         );
         // The configuration is the origin's now.
-        self.set("unix_socket_directories", &self.socket_dir().display().to_string());
+        self.set(
+            "unix_socket_directories",
+            &self.socket_dir().display().to_string(),
+        );
         self.set("primary_conninfo", &source);
     }
 
