@@ -36,30 +36,32 @@ fn daemon(server: &Server, name: &str, store: &Store) -> DaemonOptions {
 
 /// So many numbers of the tag `t`, or why not.
 fn draw(client: &mut postgres::Client, count: i64) -> Result<Vec<i64>, String> {
-    let rows = client.query("SELECT idgen_segment('t') FROM generate_series(1, $1)", &[&count]);
+    let rows = client.query(
+        "SELECT idgen_segment('t') FROM generate_series(1, $1::int8)",
+        &[&count],
+    );
     match rows {
         Ok(rows) => Ok(rows.iter().map(|row| row.get(0)).collect()),
         Err(error) => Err(error.code().map_or("-", |code| code.code()).to_owned()),
     }
 }
 
-/// Draws ranges until nothing is granted any more: what came, when the last of it came, and the code of the refusal.
-fn draw_to_the_end(server: &Server) -> (Vec<i64>, Instant, String) {
+/// Draws until nothing is granted any more and memory is empty: what came, and the code of the refusal.
+fn draw_to_the_end(server: &Server) -> (Vec<i64>, String) {
     let mut client = server.connect();
-    let (mut drawn, mut last) = (Vec::new(), Instant::now());
+    let mut drawn = Vec::new();
     eventually(PATIENCE, "nothing is granted any more", || {
         // Slowly, so that the time runs out and not the ceiling.
-        match draw(&mut client, 100) {
+        match draw(&mut client, 300) {
             Ok(ids) => {
                 drawn.extend(ids);
-                last = Instant::now();
                 None
             }
             Err(code) => Some(code),
         }
     });
     let code = draw(&mut client, 1).expect_err("still nothing");
-    (drawn, last, code)
+    (drawn, code)
 }
 
 fn make_tag(server: &Server) {
@@ -89,15 +91,24 @@ fn ranges_are_granted_until_the_deadline(store: &Store) {
         "SELECT count(*) FROM idgen.audit_event WHERE kind = 'segment.grant' AND token_revision IS NULL",
     );
     assert_eq!(tokens, 0, "every grant says under which token it was made");
+    let before: f64 = sql::value(
+        &mut client,
+        "SELECT extract(epoch FROM clock_timestamp())::float8",
+    );
     first.kill();
-    let killed = Instant::now();
-    let (drawn, last, code) = draw_to_the_end(&server);
+    let (drawn, code) = draw_to_the_end(&server);
     assert!(!drawn.is_empty(), "the daemon's death alone stops nothing");
     assert_eq!(code, REFUSED);
-    let lasted = last.duration_since(killed);
+    let lasted: f64 = sql::value(
+        &mut client,
+        "SELECT extract(epoch FROM max(at))::float8 FROM idgen.audit_event WHERE kind = 'segment.grant'",
+    );
+    let lasted = lasted - before;
+    println!("granted for {lasted} s without a daemon");
+    // An event is written while its grant is still under way.
     assert!(
-        lasted <= DEADLINE + Duration::from_millis(500),
-        "granted for {lasted:?} without a daemon"
+        0.0 < lasted && lasted < DEADLINE.as_secs_f64() + 0.5,
+        "{lasted} s"
     );
     all.extend(drawn);
     // By itself: the same shared memory, so its lease is taken over at once.
@@ -105,7 +116,7 @@ fn ranges_are_granted_until_the_deadline(store: &Store) {
     all.extend(draws_again(&server));
     // A clean stop closes it, and gives it back.
     second.terminate();
-    let (drawn, _, code) = draw_to_the_end(&server);
+    let (drawn, code) = draw_to_the_end(&server);
     assert_eq!(code, REFUSED);
     all.extend(drawn);
     let _third = daemon(&server, "third", store).start();
@@ -140,7 +151,7 @@ fn a_store_that_is_away_is_ridden_out_up_to_the_deadline() {
     let mut all = UniquenessRecorder::new();
     all.extend(draws_again(&server));
     store.stop();
-    let (drawn, _, code) = draw_to_the_end(&server);
+    let (drawn, code) = draw_to_the_end(&server);
     assert_eq!(code, REFUSED);
     all.extend(drawn);
     let why = daemon.wait_unready_with("authority of database postgres");
@@ -164,8 +175,7 @@ fn of_two_servers_on_one_copied_database_the_second_grants_nothing() {
     copy.run();
     all.extend(draws_again(&original));
     let mut second = daemon(&copy, "copy", &store).launch();
-    let why = second.wait_unready_with("authority of database postgres");
-    assert!(why.contains("original has the lease"), "{why}");
+    second.wait_unready_with("original has the lease");
     let mut client = copy.connect();
     for _ in 0..5 {
         assert_eq!(draw(&mut client, 1).expect_err("it is a copy"), REFUSED);
@@ -179,9 +189,9 @@ fn of_two_servers_on_one_copied_database_the_second_grants_nothing() {
 }
 
 fn cut_replication(standby: &Server) {
-    standby.set("primary_conninfo", "host=/nowhere");
-    standby.reload();
     let mut client = standby.connect();
+    sql::run(&mut client, "ALTER SYSTEM SET primary_conninfo = 'host=/nowhere'");
+    standby.reload();
     eventually_true(PATIENCE, "the standby receives nothing any more", || {
         sql::value(&mut client, "SELECT count(*) = 0 FROM pg_stat_wal_receiver")
     });
@@ -197,7 +207,7 @@ fn promote(standby: &Server) {
 fn a_promoted_standby_never_grants_what_its_primary_has_granted() {
     let etcd = Etcd::start();
     let store = Store::etcd(&etcd);
-    let mut primary = Server::with(options(&["wal_log_hints = on"]));
+    let mut primary = Server::with(options(&["wal_log_hints = on", "wal_keep_size = 1GB"]));
     let first = daemon(&primary, "north", &store).start();
     let load = Load::start(&primary, 2);
     load.wait_statements(20);
@@ -209,8 +219,7 @@ fn a_promoted_standby_never_grants_what_its_primary_has_granted() {
     load.wait_statements(100);
     promote(&standby);
     let mut second = daemon(&standby, "south", &store).launch();
-    let why = second.wait_unready_with("authority of database postgres");
-    assert!(why.contains("north has the lease"), "{why}");
+    second.wait_unready_with("north has the lease");
     let on_new = Load::resume(&standby, 2);
     load.wait_statements(50);
     // Now its daemon dies; the old primary grants on until its deadline, the new one begins when the lease has run out.
@@ -263,8 +272,7 @@ fn a_daemon_that_was_frozen_finds_its_lease_taken() {
     all.extend(draws_again(&copy));
     first.signal(crate::kit::process::Signal::CONT);
     let mut first = first;
-    let why = first.wait_unready_with("authority of database postgres");
-    assert!(why.contains("copy has the lease"), "{why}");
+    first.wait_unready_with("copy has the lease");
     all.extend(draws_again(&copy));
     assert_eq!(draw(&mut original.connect(), 1).expect_err("it lost it"), REFUSED);
     all.assert_unique("segment numbers", 3_000);
@@ -338,8 +346,7 @@ fn a_store_in_the_server_itself_is_refused() {
     std::os::unix::fs::symlink(server.socket_dir(), &beside).expect("a link");
     let url = format!("host={} port=5432 user=idgend dbname=postgres", beside.display());
     let mut by_store = daemon(&server, "one", &Store::Postgres(url)).launch();
-    let why = by_store.wait_unready_with("authority of database postgres");
-    assert!(why.contains("in this very cluster"), "{why}");
+    by_store.wait_unready_with("in this very cluster");
     make_tag(&server);
     assert_eq!(draw(&mut server.connect(), 1).expect_err("refused"), REFUSED);
 }

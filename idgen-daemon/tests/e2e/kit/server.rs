@@ -200,7 +200,6 @@ impl Server {
             "unix_socket_directories",
             &self.socket_dir().display().to_string(),
         );
-        self.set("primary_conninfo", &source);
     }
 
     /// SIGHUP: certificates and settings are read anew.
