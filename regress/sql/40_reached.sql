@@ -52,7 +52,7 @@ SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch,
   FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.fence_lease(c.boot_id, 'worker', 400, s.token_epoch, s.token_revision) IS NOT NULL AS fenced FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.store_anchor(c.boot_id, 'shard', b.body || ' ' || left(encode(sha256(b.body::bytea), 'hex'), 16)) AS stored
-  FROM idgen.server_clock() c, LATERAL (SELECT concat_ws(' ', 'anchor1', replace(c.cell_id::text, '-', ''), 'postgres/1/1/1', 0, repeat('0', 31) || 1, 0, 5, '- -')) b(body);
+  FROM idgen.server_clock() c, LATERAL (SELECT concat_ws(' ', 'anchor2', replace(c.cell_id::text, '-', ''), 'postgres/1/1/1', 0, repeat('0', 31) || 1, 0, 5, '- -', 'classic')) b(body);
 SELECT kind FROM idgen.anchors() WHERE kind = 'shard';
 SELECT (SELECT count(*) FROM idgen.authority_wanted()) AS wanted, idgen.install_authority(c.boot_id, h.space_id, 0, 7, 1, c.boottime_ms + 1000) AS installed,
        idgen.raise_ceiling(h.space_id, 0, 7, 1, 'reached', 0, 1) AS raised, idgen.fence_authority(h.space_id, 0) AS fenced FROM idgen.server_clock() c, idgen.health h;

@@ -16,6 +16,7 @@
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
+//!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -23,6 +24,7 @@
 pub mod anchor;
 pub mod class;
 pub mod epoch;
+pub mod formats;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
@@ -36,11 +38,13 @@ pub mod switch;
 pub mod sync;
 pub mod timing;
 pub mod token;
+pub mod told;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
 pub use class::Class;
 pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
+pub use formats::PlansApart;
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
@@ -55,4 +59,5 @@ pub use timing::{Timing, TimingError, TimingSpec};
 pub use token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
 };
+pub use told::Told;
 pub use window::{Leased, Window};

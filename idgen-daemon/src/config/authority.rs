@@ -2,9 +2,13 @@
 
 use super::clock::is_shared;
 use super::{Checked, PostgresConfig, StoreConfig};
+use crate::lease::CEILINGS_AT_ONCE;
 use idgen_core::lease::Timing;
 use idgen_core::lease::named::authority_timing;
 use serde::Deserialize;
+
+/// Of the largest transaction with etcd: ceilings, and what guards them.
+const OPS: usize = CEILINGS_AT_ONCE + 3;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -28,6 +32,13 @@ impl RawAuthority {
         let timing = Timing::new(spec).map_err(|error| format!("authority.{error}"))?;
         if !self.leased.unwrap_or(false) {
             return Ok(None);
+        }
+        if let StoreConfig::Etcd { txn_ops_max, .. } = store
+            && *txn_ops_max < OPS
+        {
+            return Err(format!(
+                "authority.leased = true needs transactions of {OPS} operations, and store.max_txn_ops is {txn_ops_max}"
+            ));
         }
         if !is_shared(postgres, store) {
             return Err(
@@ -76,6 +87,16 @@ mod tests {
             let refused = authority(&format!("{store}[authority]\nleased = true")).unwrap_err();
             assert!(refused.contains("needs a store elsewhere"), "{refused}");
         }
+    }
+
+    #[test]
+    fn transactions_must_be_large_enough_for_ceilings() {
+        let with = |ops| {
+            let store = ETCD.replace("[authority]", &format!("max_txn_ops = {ops}\n[authority]"));
+            authority(&format!("{store}leased = true"))
+        };
+        assert!(with(103).is_ok());
+        assert!(with(102).unwrap_err().contains("103 operations"));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use idgen_daemon::lease::host_clock;
+
 use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
@@ -155,6 +157,77 @@ fn an_etcd_restored_under_the_same_token_is_sealed_and_one_command_opens_it() {
 #[test]
 fn an_etcd_restored_under_a_new_token_is_sealed_and_one_command_opens_it() {
     restored_under_load(Some("another"), "belongs to store");
+}
+
+/// Two servers follow a switch of formats, and the store forgets it. Nobody switches again and no Postgres is restarted.
+#[test]
+fn a_switch_that_is_lost_with_a_restore_is_there_again_in_the_next_epoch() {
+    let mut etcd = Etcd::start();
+    let servers = Server::several(2);
+    let options = |n: usize| {
+        let options = DaemonOptions::new(&servers[n])
+            .store(Store::etcd(&etcd))
+            .ttl_ms(SHORT_TTL_MS);
+        options.name(&format!("server-{n}"))
+    };
+    let (first_daemon, second_daemon) = (options(0).start(), options(1).start());
+    let loads: Vec<Load> = servers.iter().map(|server| Load::start(server, 2)).collect();
+    loads.iter().for_each(|load| load.wait_statements(20));
+    let snapshot = etcd.save("before the switch");
+
+    let at_ms = switch_to_regional(&first_daemon);
+    eventually_true(PATIENCE, "both servers mint in the new format", || {
+        servers.iter().all(|server| ceiling_ms(server) > at_ms) && host_clock().0.cast_signed() > at_ms
+    });
+    loads.iter().for_each(|load| load.wait_statements(50));
+    etcd.restore(&snapshot, None);
+
+    let reason = wait_sealed(&first_daemon);
+    assert!(reason.contains("was restored"), "{reason}");
+    for server in &servers {
+        eventually_true(PATIENCE, "a sealed lease ends", || {
+            open_workers(server).is_empty()
+        });
+    }
+    let told = shown(&first_daemon).1;
+    let plan = told["advance"]["formats"]
+        .as_str()
+        .expect("it is said to come back")
+        .to_owned();
+    assert_eq!(plan, format!("classic; regional/1 from {at_ms}"), "{told}");
+    advance(&first_daemon);
+    servers.iter().for_each(wait_for_other_half);
+    loads.iter().for_each(|load| load.wait_statements(50));
+    let config = second_daemon.config_path().display().to_string();
+    let formats = idgenctl(&["format", "show", "--config", &config, "--output", "json"]);
+    let formats: Value = serde_json::from_str(&formats.stdout).expect("JSON");
+    assert_eq!(formats["plan"], plan.as_str());
+
+    let reports: Vec<Report> = loads.into_iter().map(Load::finish).collect();
+    for report in &reports {
+        // Time is above the same bits in both formats. Region 1, version 0: from the switch on, over the epochs.
+        let after = report
+            .snowflakes()
+            .filter(|id| (id >> 22) + EPOCH_2020_MS >= at_ms);
+        assert!(after.map(|id| (id >> 19) & 0b111).all(|bits| bits == 0b010));
+        report.assert_rising();
+    }
+    assert_snowflakes_unique(&reports, 2_000);
+    drop((first_daemon, second_daemon));
+}
+
+/// In 2020 both formats begin.
+const EPOCH_2020_MS: i64 = 1_577_836_800_000;
+
+/// Returns the moment of the switch.
+fn switch_to_regional(daemon: &Daemon) -> i64 {
+    let config = daemon.config_path().display().to_string();
+    let to = ["--to", "regional", "--region", "1", "--at", "+7s"];
+    let more = ["--config", &config, "--output", "json"];
+    let switched = idgenctl(&[&["format", "switch"], &to[..], &more].concat());
+    assert_eq!(switched.code, Some(0), "{}", switched.stderr);
+    let formats: Value = serde_json::from_str(&switched.stdout).expect("JSON");
+    formats["switch"]["at_ms"].as_i64().expect("a moment")
 }
 
 /// Nobody who remembers is awake when it happens, but the server's data directory does.
