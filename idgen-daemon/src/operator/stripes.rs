@@ -10,7 +10,6 @@ use comfy_table::{ContentArrangement, Table};
 use idgen_core::lease::named::stripes::{plan_claim, plan_release};
 use idgen_core::lease::named::{ClaimRefused, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish};
 use serde::Serialize;
-use std::fmt::Write;
 use uuid::Uuid;
 
 /// Stripes that are or were claimed.
@@ -18,9 +17,6 @@ use uuid::Uuid;
 pub struct Stripes {
     /// By space and index.
     pub stripes: Vec<Stripe>,
-    /// What is to be done next, for people.
-    #[serde(skip)]
-    pub next: Option<String>,
 }
 
 /// A stripe that is or was claimed.
@@ -98,7 +94,6 @@ async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result
             .iter()
             .map(|claim| Stripe::of(claim, lease_of(claim)))
             .collect(),
-        next: None,
     })
 }
 
@@ -129,13 +124,7 @@ async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish
             return Err(not_made(claimed.err()));
         }
     }
-    let mut listed = list_in(&mut store, Some(wish.space_id)).await?;
-    listed.next = Some(format!(
-        "now, in each database of the server that is to belong to the space:\n  \
-         SELECT idgen.join_space('{}', {}, {});",
-        wish.space_id, wish.stripe, wish.of
-    ));
-    Ok(listed)
+    list_in(&mut store, Some(wish.space_id)).await
 }
 
 async fn release_in(
@@ -237,15 +226,10 @@ impl Stripes {
     /// For people.
     #[must_use]
     pub fn table(&self) -> String {
-        let mut text = if self.stripes.is_empty() {
-            "no stripe was ever claimed".to_owned()
-        } else {
-            self.lines().to_string()
-        };
-        if let Some(next) = &self.next {
-            let _ = write!(text, "\n{next}");
+        if self.stripes.is_empty() {
+            return "no stripe was ever claimed".to_owned();
         }
-        text
+        self.lines().to_string()
     }
 
     fn lines(&self) -> Table {
@@ -305,10 +289,9 @@ mod tests {
         };
         let stripes = Stripes {
             stripes: vec![Stripe::of(&claim, None), Stripe::of(&gone, None)],
-            next: Some("now".to_owned()),
         };
         let text = stripes.table();
-        for part in ["1 of 3", "never leased", "released", "sold", "claimed", "\nnow"] {
+        for part in ["1 of 3", "never leased", "released", "sold", "claimed"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "names move no cursor");

@@ -202,13 +202,25 @@ fn promote(standby: &Server) {
     assert!(promoted);
 }
 
-/// The old primary stays alive with its daemon, then without, and is rejoined; then everything once more the other way.
 #[test]
-fn a_promoted_standby_never_grants_what_its_primary_has_granted() {
+fn a_promoted_standby_never_grants_what_its_primary_has_granted_by_an_etcd() {
     let etcd = Etcd::start();
-    let store = Store::etcd(&etcd);
+    a_promoted_standby_never_grants_what_its_primary_has_granted(&Store::etcd(&etcd));
+}
+
+#[test]
+fn a_promoted_standby_never_grants_what_its_primary_has_granted_by_tables_of_another_server() {
+    let store = Server::with(ServerOptions {
+        own_identity: true,
+        ..Default::default()
+    });
+    a_promoted_standby_never_grants_what_its_primary_has_granted(&Store::on(&store));
+}
+
+/// The old primary stays alive with its daemon, then without, and is rejoined; then everything once more the other way.
+fn a_promoted_standby_never_grants_what_its_primary_has_granted(store: &Store) {
     let mut primary = Server::with(options(&["wal_log_hints = on", "wal_keep_size = 1GB"]));
-    let first = daemon(&primary, "north", &store).start();
+    let first = daemon(&primary, "north", store).start();
     let load = Load::start(&primary, 2);
     load.wait_statements(20);
     let mut standby = Server::backup_of(&primary, true);
@@ -218,7 +230,7 @@ fn a_promoted_standby_never_grants_what_its_primary_has_granted() {
     // What the standby will never see.
     load.wait_statements(100);
     promote(&standby);
-    let mut second = daemon(&standby, "south", &store).launch();
+    let mut second = daemon(&standby, "south", store).launch();
     second.wait_unready_with("north has the lease");
     let on_new = Load::resume(&standby, 2);
     load.wait_statements(50);
@@ -233,7 +245,7 @@ fn a_promoted_standby_never_grants_what_its_primary_has_granted() {
     primary.run();
     let following: bool = sql::value(&mut primary.connect(), "SELECT pg_is_in_recovery()");
     assert!(following);
-    let third = daemon(&primary, "north", &store).launch();
+    let third = daemon(&primary, "north", store).launch();
     let on_new = Load::resume(&standby, 2);
     on_new.wait_statements(50);
     cut_replication(&primary);

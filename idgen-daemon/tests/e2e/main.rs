@@ -69,6 +69,8 @@ mod sqlstates;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
+mod stripes;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod vectors;
