@@ -61,6 +61,13 @@ pub trait StripeStore: NamedStore {
     fn release_stripe(&mut self, plan: &ReleasePlan) -> impl Future<Output = Result<()>> + Send;
 }
 
+/// Whoever leases names makes no cell: that is for those who know what their server was served from.
+pub(super) fn no_cell() -> StoreError {
+    let message =
+        "the lease store is empty (hint: the first idgend that leases workers or shards makes the cell)";
+    StoreError::new(super::store::StoreErrorKind::Denied, message)
+}
+
 /// What every store refuses alike before it is asked.
 pub(super) fn check_raises(raises: &[Raise]) -> Result<()> {
     use super::store::StoreErrorKind::{Conflict, Denied};

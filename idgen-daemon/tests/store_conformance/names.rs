@@ -1,7 +1,7 @@
 //! The rules of named leases, ceilings and stripes.
 
 use crate::kit::{PATIENCE, eventually, eventually_true};
-use crate::rules::{BOOT, Place, TTL_MS, holder};
+use crate::rules::{BOOT, Place, TTL_MS, holder, newcomer};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::named::{
     Acquisition, ClaimPlan, Held, LeaseName, Raise, ReleasePlan, Standing, Stored, StripeWish, Who,
@@ -33,7 +33,7 @@ fn kind<T>(result: Result<T, StoreError>) -> Option<StoreErrorKind> {
 impl<'r, S: CellStore + StripeStore> Namer<'r, S> {
     /// In a place that has a cell.
     pub fn new(place: &impl Place<Store = S>, runtime: &'r Runtime, instance: u128, ttl_ms: u64) -> Self {
-        let mut store = place.open(Class::Worker, holder(instance), ttl_ms);
+        let mut store = newcomer(place, Class::Worker, holder(instance), ttl_ms);
         runtime.block_on(store.read()).expect("a cell");
         let who = Who {
             instance: InstanceId(instance),

@@ -13,10 +13,10 @@
 //! there is.
 
 use super::super::store::{Committed, StoreError, StoreErrorKind, check_open, check_plan};
-use super::super::store_named::{NamedStore, StripeStore, check_raises};
+use super::super::store_named::{NamedStore, StripeStore, check_raises, no_cell};
 use super::link::Effect;
 use super::look::header_of;
-use super::value::{CellValue, SeenCell, identity_of, missing_cell, unsigned, value};
+use super::value::{CellValue, SeenCell, identity_of, unsigned, value};
 use super::{EtcdLease, EtcdStore, Result, encode, not_as_expected, signed};
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
@@ -183,7 +183,7 @@ impl EtcdStore {
         let of_cell = answers.next().ok_or_else(left_out)?;
         let others: Vec<GetResponse> = answers.collect();
         let others = <[GetResponse; N]>::try_from(others).map_err(|_| left_out())?;
-        let pair = only(&of_cell).ok_or_else(|| missing_cell(&self.keys.cell()))?;
+        let pair = only(&of_cell).ok_or_else(no_cell)?;
         let cell_value: CellValue = value(pair)?;
         let cell = cell_value.cell(Class::Worker)?;
         let here = identity_of(self.pins.cluster_id())?;

@@ -1,7 +1,7 @@
 //! Named leases in the tables of the embedded store (`sql/22-store-named.sql`), under the same lock of the cell's row.
 
 use super::super::store::{Committed, StoreError, StoreErrorKind, check_plan};
-use super::super::store_named::{NamedStore, StripeStore, check_raises};
+use super::super::store_named::{NamedStore, StripeStore, check_raises, no_cell};
 use super::{
     LockedCell, PostgresStore, Result, broken, column, ms, not_done, raise_revision, signed, unsigned,
 };
@@ -85,9 +85,7 @@ const UNCLAIM: &str = "
 /// Begins and locks the cell, which must be there already.
 async fn begin(session: &Session) -> Result<LockedCell> {
     session.batch("BEGIN").await.map_err(not_done)?;
-    let locked = LockedCell::find(session).await?.ok_or_else(|| {
-        broken("the lease store is new: the first idgend that leases workers or shards makes it")
-    })?;
+    let locked = LockedCell::find(session).await?.ok_or_else(no_cell)?;
     locked.check()?;
     Ok(locked)
 }
