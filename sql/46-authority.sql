@@ -38,3 +38,28 @@ REVOKE ALL ON FUNCTION
     idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
     idgen.fence_authority(uuid, integer)
 FROM PUBLIC;
+
+-- What an administrator says of this database.
+
+CREATE FUNCTION idgen.adopt_authority(reason text)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_adopt_authority';
+COMMENT ON FUNCTION idgen.adopt_authority(text) IS
+'This database is the one that grants ranges from now on, here: for a copy or a moved data directory that refuses with IG031. The other one must be gone for good. Every tag passes over its safety burn before it serves again; reason is recorded in an event authority.adopt. Errors: IG012 in recovery, IG007 no day tables, 22004 NULL, 22023 no reason.';
+
+CREATE FUNCTION idgen.promote(reason text)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_promote';
+COMMENT ON FUNCTION idgen.promote(text) IS
+'This logical replica is the master from now on: as idgen.adopt_authority(), and what it records comes from a new source (source_id). Before: end the subscription, fence the old master, and see that idgen.segment was replicated too. Recorded in an event authority.promote. Errors: as idgen.adopt_authority().';
+
+CREATE FUNCTION idgen.set_safety_burn(tag text, ids bigint)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_set_safety_burn';
+COMMENT ON FUNCTION idgen.set_safety_burn(text, bigint) IS
+'How many ids a tag passes over when ranges may have been granted that this database does not know of; NULL: what it would have granted in idgen.safety_burn_time at its measured rate, and two ranges of max_step. Only for the tag''s owner. Errors: IG005 unknown tag, IG013 not the owner, IG012 in recovery, 22023 negative, 22004 NULL.';
+
+REVOKE ALL ON FUNCTION idgen.server_home(), idgen.adopt_authority(text), idgen.promote(text) FROM PUBLIC;

@@ -46,7 +46,7 @@ COMMENT ON COLUMN idgen.health.clock_error_us IS 'How far it is off at the most,
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 COMMENT ON COLUMN idgen.health.authority IS 'Who may grant ranges of segment tags here: local or leased (idgen.authority).';
-COMMENT ON COLUMN idgen.health.authority_state IS 'granting, no lease, expired (the deadline of the lease has passed), fenced, in recovery or not preloaded.';
+COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first (after a promotion or recovery, with the next grant) or copy (refuses until idgen.adopt_authority()); leased: no lease, expired (its deadline has passed) or fenced; in recovery or not preloaded.';
 COMMENT ON COLUMN idgen.health.authority_deadline_in_ms IS 'In how many ms the lease of this database''s space ends unless the daemon renews it; NULL: authority is local, or no lease is open.';
 
 -- Operators by their full names where the arguments are converted: one in the target schema that takes them as they

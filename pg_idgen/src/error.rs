@@ -33,6 +33,10 @@ pub enum Error {
         waited_ms: u64,
         cause: String,
     },
+    /// IG031
+    CopyOfDatabase,
+    /// IG032
+    BurnTooLarge { tag: String, limit_id: i64 },
     /// IG009
     FormatMismatch { detail: String, hint: &'static str },
     /// IG010
@@ -112,10 +116,10 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 31] = [
+pub const REFUSALS: [&str; 33] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG030", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
+    "IG030", "IG031", "IG032", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -431,6 +435,20 @@ impl Error {
 
     fn authority_report(self) -> Report {
         match self {
+            Self::CopyOfDatabase => report(
+                "IG031",
+                "this database may be a copy of one that is still in use",
+                "Its history is that of the database that granted ids last, but its files are in another place: another machine, directory or device.",
+                "If this is the database now and the other one is gone, an administrator runs SELECT idgen.adopt_authority('why'). Otherwise stop this copy.",
+            ),
+            Self::BurnTooLarge { tag, limit_id } => report(
+                "IG032",
+                format!("the safety burn of segment tag \"{tag}\" would pass its limit"),
+                format!(
+                    "Ids may have been granted that this database does not know of; passing over as many as that may be would leave none up to {limit_id}."
+                ),
+                "Find out what the highest id in use is, and say how many to pass over: SELECT idgen.set_safety_burn('tag', ids).",
+            ),
             Self::OtherSpace { own, offered } => report(
                 "IG108",
                 "the lease is not that of this database's space",

@@ -16,7 +16,7 @@ CREATE FUNCTION pg_temp.raise(revision bigint, tag text, floor bigint, ceiling b
     SELECT idgen.raise_ceiling(h.space_id, 0, 1, revision, tag, floor, ceiling) FROM idgen.health h
 $$;
 CREATE FUNCTION pg_temp.wanted() RETURNS TABLE (tag text, max_id bigint, ceiling bigint, wanted bigint) LANGUAGE sql AS $$
-    SELECT w.tag, w.max_id, w.ceiling, w.wanted FROM idgen.authority_wanted() w, idgen.health h WHERE w.space_id = h.space_id
+    SELECT w.tag, w.max_id, w.ceiling, w.wanted FROM idgen.authority_wanted() w, idgen.health h WHERE w.space_id = h.space_id AND coalesce(w.tag, 'leased') = 'leased'
 $$;
 SELECT authority, authority_state, authority_deadline_in_ms FROM idgen.health;
 SELECT idgen_create_segment('leased', step => 100, max_step => 100);

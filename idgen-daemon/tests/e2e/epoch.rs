@@ -13,6 +13,7 @@ use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
     Daemon, Etcd, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
+use crate::leases_list::{list, of_another_epoch, seen};
 
 /// Renewed every 6 s; a sealed lease ends within 16 s.
 const TTL_MS: u64 = 20_000;
@@ -287,6 +288,14 @@ fn a_promoted_standby_mints_beside_its_old_primary_after_one_command() {
     );
     at_standby.wait_ready();
     wait_for_other_half(&standby);
+    let sides = list(&at_standby, "worker");
+    // The old side has the lower half. Whether its leases have expired here by now depends on the machine.
+    let names: Vec<String> = seen(&sides)
+        .iter()
+        .filter_map(|said| said.rsplit(' ').next().map(str::to_owned))
+        .collect();
+    assert_eq!(names, ["old", "old", "new", "new"], "{sides}");
+    assert_eq!(of_another_epoch(&sides), [true, true, false, false], "{sides}");
     let new_load = Load::resume(&standby, 2);
     new_load.wait_statements(50);
     load.wait_statements(50);

@@ -6,10 +6,11 @@ use idgen_core::lease::Revision;
 use idgen_core::lease::anchor::Witness;
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
+use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
-    AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Told,
-    Wanted, plan_advance, plan_switch,
+    AdvancePlan, AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity,
+    InstanceId, Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec,
+    Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
@@ -145,11 +146,15 @@ impl<'r, S: CellStore> Daemon<'r, S> {
     }
 
     fn try_plan(&mut self, wanted: &Wanted, random: u64) -> Result<GrantPlan, PlanError> {
+        self.plan_at(host_clock(), wanted, random)
+    }
+
+    fn plan_at(&mut self, wall: UnixMs, wanted: &Wanted, random: u64) -> Result<GrantPlan, PlanError> {
         let snapshot = self.runtime.block_on(self.store.read()).expect("read");
         let asked = PlanFor {
             instance: self.instance,
             boot_id: BOOT,
-            wall: host_clock(),
+            wall,
             wanted,
             random,
         };
@@ -593,6 +598,51 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         matches!(shards.shards(&[7]), Err(PlanError::NotFree(_))),
         "shards wait out the old epoch"
     );
+}
+
+/// What their half was granted two epochs ago may be lost, so no row has it.
+pub fn workers_of_a_new_epoch_begin_above_its_floor<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    one.acquire(1);
+    place.seal("restored");
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let survey = |operator: &mut Daemon<P::Store>| {
+        let survey = runtime.block_on(operator.store.survey()).expect("survey");
+        survey.expect("the store is in use")
+    };
+    let sealed = survey(&mut operator);
+    let wish = AdvanceWish {
+        identity: sealed.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        formats: None,
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    let floor = host_clock().saturating_add(FLOOR_LEAD_MS);
+    let plan = AdvancePlan {
+        worker_min_floor: floor,
+        ..plan
+    };
+    assert_ne!(plan.shard_min_floor, floor, "they are told apart");
+    runtime.block_on(operator.store.advance(&plan)).expect("advanced");
+    // By a clock as far behind as it may be, however long all this has taken.
+    let wall = floor.saturating_sub(FLOOR_LEAD_MS);
+    let granted = one.plan_at(wall, &Wanted::Any(3), 7).expect("plan");
+    for leased in one.grant(granted).expect("granted").leased() {
+        assert_eq!(leased.window.floor, floor);
+    }
+    let opened = survey(&mut operator);
+    assert_eq!(
+        (opened.cell.min_floor, opened.shard_min_floor),
+        (floor, plan.shard_min_floor)
+    );
+    let mut shards = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let seen = runtime.block_on(shards.store.read()).expect("read");
+    assert_eq!(seen.cell.min_floor, plan.shard_min_floor);
 }
 
 /// The plan that the store has lost is told by one, and more by another.

@@ -4,7 +4,12 @@
 //! of the tag; both come from the daemon, which has them from the lease store. The rules are in
 //! `idgen_core::segment::authority`, the words in `shmem::authority`.
 
+mod adopt;
+pub mod anchor;
 mod control;
+pub mod home;
+mod margin;
+pub mod settle;
 mod view;
 mod wanted;
 

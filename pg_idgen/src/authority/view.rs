@@ -1,11 +1,15 @@
 //! What `idgen.health` shows of the authority over segment ranges.
 
+use super::settle;
 use crate::call::{Call, bigint_datum, current_database, in_recovery, text_datum, v1_function};
 use crate::clock;
 use crate::error::Error;
 use crate::guc;
+use crate::owner::{AsOwner, Tables};
 use crate::shmem::{Shared, shared};
+use idgen_core::segment::home::Verdict;
 use pgrx::pg_sys;
+use pgrx::spi::Spi;
 
 v1_function!(idgen_authority_state, authority_state);
 
@@ -18,13 +22,26 @@ fn authority_state(call: Call) -> Result<pg_sys::Datum, Error> {
         None => ("not preloaded", None),
         Some(_) if in_recovery() => ("in recovery", None),
         Some(shared) if guc::authority() == guc::Authority::Leased => lease_state(shared),
-        Some(_) => ("granting", None),
+        Some(_) => (home_state()?, None),
     };
     call.record([
         text_datum(name),
         text_datum(state),
         deadline_in_ms.and_then(bigint_datum),
     ])
+}
+
+/// Whether the database is where it was when it granted last.
+fn home_state() -> Result<&'static str, Error> {
+    let tables = Tables::of_this_database().ok_or_else(|| Error::Internal {
+        message: "table idgen.segment is missing".into(),
+    })?;
+    let _as_owner = AsOwner::begin(tables.owner);
+    Ok(match Spi::connect(settle::verdict)? {
+        Verdict::Same | Verdict::Relabel => "granting",
+        Verdict::Burn(_) => "burns first",
+        Verdict::Copy(_) => "copy",
+    })
 }
 
 fn lease_state(shared: &Shared) -> (&'static str, Option<i64>) {

@@ -18,10 +18,14 @@ pub enum Failure {
     NoAuthority,
     /// Authority is leased, and everything up to the tag's ceiling is granted.
     NoCeiling,
+    /// The same history in another place: a copy, until somebody adopts it.
+    Copy,
+    /// The safety burn would pass the limit of the tag.
+    BurnTooLarge,
 }
 
 impl Failure {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
@@ -30,6 +34,8 @@ impl Failure {
         Self::NoWorker,
         Self::NoAuthority,
         Self::NoCeiling,
+        Self::Copy,
+        Self::BurnTooLarge,
     ];
 
     /// As a word in shared memory.

@@ -1,6 +1,9 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
+use super::standing;
 use crate::authority::Permit;
+use crate::clock;
+use idgen_core::segment::burn::Rate;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -45,6 +48,16 @@ pub enum Refused {
     Exhausted(Exhausted),
     /// Authority is leased, and everything up to the ceiling is granted.
     NoCeiling,
+    /// Another history, or a clone: a worker has to settle it first.
+    Unsettled,
+    /// The same history in another place.
+    Copy,
+    /// The safety burn would pass the limit.
+    BurnTooLarge {
+        limit_id: i64,
+    },
+    /// The data directory cannot be looked at.
+    Home(String),
     Query(pgrx::spi::Error),
 }
 
@@ -61,6 +74,10 @@ impl fmt::Display for Refused {
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
             Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
+            Self::Unsettled => f.write_str("the database has another history"),
+            Self::Copy => f.write_str("the database may be a copy"),
+            Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
+            Self::Home(reason) => f.write_str(reason),
             Self::Query(error) => write!(f, "{error}"),
         }
     }
@@ -84,7 +101,8 @@ const FIND_BLOCKER: &str = "
        AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
-    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + $4, granted_at = clock_timestamp()
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp(),
+           rate_per_minute = $4, rate_since_ms = $5, rate_since_id = $6, leased = $7
      WHERE segment_id = $1 AND max_id < $2
     RETURNING tag_seq";
 
@@ -94,13 +112,6 @@ const RECORD: &str = "
            jsonb_build_object('issuer', $5, 'pid', pg_backend_pid(), 'segment_id', $6, 'step', $7)
       FROM idgen.space p
     RETURNING event_id";
-
-/// Ids between the row and the range that is granted: nobody here has them.
-const RECORD_JUMP: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
-    SELECT p.source_id, p.space_id, 'segment.burn', $1, $2, $3, $4, $7, $8,
-           jsonb_build_object('cause', $5, 'pid', pg_backend_pid(), 'segment_id', $6)
-      FROM idgen.space p";
 
 const BURN: &str = "
     WITH moved AS (
@@ -139,29 +150,39 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused
     }
     let row = Row::read(&row)?;
     let step = row.next_step(wish.lasted_ms);
-    let jump = row.jump(wish);
-    let begin = jump.map_or(row.max_id.max(wish.above), |jump| jump.to);
+    let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =
-        segment::grant(begin, row.upper(wish, begin)?, u64::from(step)).map_err(Refused::Exhausted)?;
-    let events = 1 + i64::from(jump.is_some());
+        segment::grant(standing.begin, standing.upper, u64::from(step)).map_err(Refused::Exhausted)?;
+    let tag_seq = move_up(client, wish, range, step, standing.rate)?;
+    record(client, wish, &row.tag, range, step, tag_seq)?;
+    Ok(Granted { range, step })
+}
+
+/// Raise the row to the end of the range; the number of the event.
+fn move_up(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    range: Range,
+    step: u32,
+    rate: Rate,
+) -> Result<i64, Refused> {
+    let rate = rate.granted(clock::wall().0, range.last());
     let moved = client
         .update(
             MOVE_UP,
             Some(1),
             &[
-                id.into(),
+                pgrx::Uuid::from_bytes(wish.segment_id).into(),
                 range.last().into(),
                 (step as i32).into(),
-                events.into(),
+                rate.per_minute.cast_signed().into(),
+                rate.since_ms.cast_signed().into(),
+                rate.since_id.into(),
+                wish.permit.token().is_some().into(),
             ],
         )?
         .first();
-    let tag_seq = moved.get::<i64>(1)?.ok_or(Refused::Gone)?;
-    if let Some(jump) = jump {
-        record_jump(client, wish, &row, jump, tag_seq - 1)?;
-    }
-    record(client, wish, &row.tag, range, step, tag_seq)?;
-    Ok(Granted { range, step })
+    moved.get::<i64>(1)?.ok_or(Refused::Gone)
 }
 
 fn record(
@@ -199,46 +220,15 @@ fn record(
     Ok(())
 }
 
-fn record_jump(
-    client: &mut SpiClient<'_>,
-    wish: &Wish,
-    row: &Row,
-    jump: Jump,
-    tag_seq: i64,
-) -> Result<(), Refused> {
-    let [epoch, revision] = wish.token_columns();
-    client.update(
-        RECORD_JUMP,
-        None,
-        &[
-            row.tag.as_str().into(),
-            tag_seq.into(),
-            (row.max_id + 1).into(),
-            jump.to.into(),
-            jump.cause.into(),
-            pgrx::Uuid::from_bytes(wish.segment_id).into(),
-            epoch.into(),
-            revision.into(),
-        ],
-    )?;
-    Ok(())
-}
-
 impl Wish {
-    fn token_columns(&self) -> [Option<i64>; 2] {
+    /// Of an event: epoch and revision.
+    pub fn token_columns(&self) -> [Option<i64>; 2] {
         let token = self.permit.token();
         [
             token.map(|token| token.epoch.0.cast_signed()),
             token.map(|token| token.revision.0.cast_signed()),
         ]
     }
-}
-
-/// Ids above the row that are passed over, up to `to`.
-#[derive(Clone, Copy)]
-struct Jump {
-    to: i64,
-    cause: &'static str,
 }
 
 fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {
@@ -273,35 +263,6 @@ impl Row {
             max_step: unsigned(row.get::<i32>(5)?).ok_or(Refused::Gone)?,
             step_hint: unsigned(row.get::<i32>(6)?),
         })
-    }
-
-    /// What is passed over before the range; a tag of the own transaction keeps account of that itself.
-    fn jump(&self, wish: &Wish) -> Option<Jump> {
-        if matches!(wish.issuer, Issuer::OwnTransaction) {
-            return None;
-        }
-        let floor = wish.permit.stretch().map_or(0, |stretch| stretch.floor);
-        let jumps = [
-            Jump {
-                to: floor,
-                cause: "ceiling of the last holder",
-            },
-            Jump {
-                to: wish.above,
-                cause: "memory is ahead of the row",
-            },
-        ];
-        let highest = jumps.into_iter().max_by_key(|jump| jump.to);
-        highest.filter(|jump| jump.to > self.max_id)
-    }
-
-    /// The highest id that a range above `begin` may have.
-    fn upper(&self, wish: &Wish, begin: i64) -> Result<i64, Refused> {
-        match wish.permit.stretch() {
-            Some(stretch) if begin >= stretch.ceiling && begin < self.limit_id => Err(Refused::NoCeiling),
-            Some(stretch) => Ok(self.limit_id.min(stretch.ceiling)),
-            None => Ok(self.limit_id),
-        }
     }
 
     fn next_step(&self, lasted_ms: Option<u64>) -> u32 {

@@ -8,13 +8,15 @@
 //!                        own (grant in this transaction)
 //! ```
 
+mod arrives;
 mod cache;
 mod catalog;
 pub mod failure;
 pub mod grant;
 pub mod leaf;
-mod manage;
+pub mod manage;
 mod own;
+mod standing;
 mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
@@ -172,6 +174,11 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
             Some(Settled::Refused(Error::TagExhausted { tag: tag(), limit_id }))
         }
+        Failure::Copy => Some(Settled::Refused(Error::CopyOfDatabase)),
+        Failure::BurnTooLarge => {
+            let limit_id = slot.limit_id.load(Ordering::Acquire);
+            Some(Settled::Refused(Error::BurnTooLarge { tag: tag(), limit_id }))
+        }
         failure @ (Failure::NoAuthority | Failure::NoCeiling) if waited_ms >= guc::segment_wait_ms() => {
             Some(Settled::Refused(Error::NoAuthority {
                 tag: tag(),
@@ -206,7 +213,7 @@ fn cause(slot: &SegmentSlot, failure: Failure) -> String {
             "No lease of this database's space is open: the daemon has none, or its deadline has passed.".into()
         }
         Failure::NoCeiling => "The daemon has not raised the ceiling of the tag in the lease store.".into(),
-        Failure::None | Failure::Gone | Failure::Exhausted => {
+        Failure::None | Failure::Gone | Failure::Exhausted | Failure::Copy | Failure::BurnTooLarge => {
             "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()
         }
     }

@@ -97,6 +97,7 @@ fn refill(found: &Found, own: Own) -> Result<Own, Error> {
             tag: found.tag.clone(),
             limit_id: exhausted.limit_id,
         },
+        Refused::Copy => Error::CopyOfDatabase,
         Refused::Gone => Error::UnknownTag {
             tag: found.tag.clone(),
         },

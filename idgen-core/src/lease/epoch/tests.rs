@@ -1,3 +1,4 @@
+use super::super::anchor::Witness;
 use super::super::pool::half;
 use super::super::token::Identity;
 use super::*;
@@ -259,4 +260,60 @@ fn plans_that_contradict_refuse_the_advance_until_one_is_named() {
     );
     let refused = plan_advance(&survey(), &anchors, named("classic")).unwrap_err();
     assert!(matches!(refused, AdvanceRefused::Formats(_)), "{refused:?}");
+}
+
+/// A member that was behind has given an old answer: who asks again must find everything that is remembered.
+#[test]
+fn a_store_is_all_that_was_remembered_or_it_is_not() {
+    let row = |revision| Row {
+        identity: Identity(3),
+        generation: 1,
+        ceiling: NOW,
+        revision: Revision(revision),
+        holder: None,
+    };
+    let open = Survey {
+        here: store("test/1"),
+        workers: vec![row(4)],
+        ..survey()
+    };
+    let remembered = |revision, row| Anchor {
+        witness: Some(Witness {
+            identity: Identity(3),
+            revision: Revision(row),
+        }),
+        ..Anchor::of(&open.cell, Revision(revision))
+    };
+    let all = |class, remembered: &[Anchor]| open.is_all_that(class, remembered);
+    assert!(all(Class::Worker, &[remembered(5, 4)]));
+    assert!(all(Class::Worker, &[remembered(2, 1), remembered(5, 4)]));
+    assert!(!all(Class::Worker, &[]), "nothing is remembered");
+    assert!(!all(Class::Worker, &[remembered(6, 4)]), "its revision is behind");
+    assert!(!all(Class::Worker, &[remembered(5, 5)]), "a row is behind");
+    assert!(
+        !all(Class::Worker, &[remembered(5, 4), remembered(5, 5)]),
+        "of all"
+    );
+    assert!(!all(Class::Shard, &[remembered(5, 4)]), "workers are no shards");
+    let of_another_cell = Anchor {
+        cell_id: CellId(8),
+        ..remembered(5, 4)
+    };
+    assert!(!all(Class::Worker, std::slice::from_ref(&of_another_cell)));
+    assert!(all(Class::Worker, &[of_another_cell, remembered(5, 4)]));
+    let of_a_later_epoch = Anchor {
+        epoch: Epoch(1),
+        ..remembered(5, 4)
+    };
+    assert!(!all(Class::Worker, &[of_a_later_epoch]), "of a later epoch");
+    let sealed = Survey {
+        sealed_reason: Some("seen to be a copy".to_owned()),
+        ..open.clone()
+    };
+    assert!(!sealed.is_all_that(Class::Worker, &[remembered(5, 4)]));
+    let another = Survey {
+        here: store("test/2"),
+        ..open.clone()
+    };
+    assert!(!another.is_all_that(Class::Worker, &[remembered(5, 4)]));
 }
