@@ -4,11 +4,12 @@
 //! anchor is a lower bound: an older copy of the file is less sharp but not wrong, so a base backup may carry it.
 //! What the text means is said by `idgen_core::lease::Anchor`; a torn or changed one has a wrong checksum.
 
-use crate::call::{Call, in_recovery, text_datum, v1_function};
+use crate::call::{Call, bigint_datum, in_recovery, text_datum, v1_function};
 use crate::cell::{read_file, write_file};
 use crate::control::{check_boot, kind_argument, other_cell};
 use crate::error::Error;
 use crate::shmem::{Kind, shared};
+use idgen_core::clock::BootMs;
 use idgen_core::lease::Anchor;
 use pgrx::pg_sys;
 
@@ -36,9 +37,16 @@ fn remembered(kind: Kind) -> Result<Option<Anchor>, Error> {
 
 fn anchors(call: Call) -> Result<pg_sys::Datum, Error> {
     let mut rows = call.rows()?;
+    let now = crate::clock::boot();
     for kind in Kind::ALL {
         if let Some(anchor) = remembered(kind)? {
-            rows.push([text_datum(kind.name()), text_datum(&anchor.to_string())]);
+            let ago_ms = shared().and_then(|shared| shared.store_asked_ago_ms(kind, now));
+            let ago_ms = ago_ms.and_then(|ms| i64::try_from(ms).ok());
+            rows.push([
+                text_datum(kind.name()),
+                text_datum(&anchor.to_string()),
+                ago_ms.and_then(bigint_datum),
+            ]);
         }
     }
     Ok(rows.done())
@@ -56,6 +64,7 @@ fn store_anchor(call: Call) -> Result<pg_sys::Datum, Error> {
         message: format!("this is no anchor: {error}"),
         hint: "",
     })?;
+    let asked = call.bigint(3).ok_or(Error::NullArgument { name: "asked_ms" })?;
     let offered = anchor.cell_id.0.to_be_bytes();
     if let Some(cell) = shared.cell_id().filter(|cell| *cell != offered) {
         return Err(other_cell(cell, offered));
@@ -74,6 +83,11 @@ fn store_anchor(call: Call) -> Result<pg_sys::Datum, Error> {
         write_file(&file_of(kind), &format!("{anchor}\n")).map_err(|error| Error::AnchorNotKept {
             reason: error.to_string(),
         })?;
+    }
+    // What lies in the future is no reading of this clock.
+    let asked = BootMs(u64::try_from(asked).unwrap_or(0));
+    if asked <= crate::clock::boot() {
+        shared.note_store_asked(kind, asked);
     }
     Ok(pg_sys::Datum::from(changed))
 }

@@ -15,6 +15,7 @@
 //!  monitor  the clock: may it be gone by?    step    was it set?
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
+//!  trust    may a lease be taken from it by now?
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -34,6 +35,7 @@ pub mod switch;
 pub mod sync;
 pub mod timing;
 pub mod token;
+pub mod trust;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
@@ -49,8 +51,9 @@ pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use sync::KernelClock;
-pub use timing::{Timing, TimingError, TimingSpec};
+pub use timing::{Reach, Timing, TimingError, TimingSpec};
 pub use token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
 };
+pub use trust::{Applicant, Trust, Unsettled, Waits};
 pub use window::{Leased, Window};

@@ -16,6 +16,7 @@ fn survey() -> Survey {
         shard_min_floor: UnixMs(0),
         here: store("test/2"),
         sealed_reason: None,
+        sealed_at: None,
         damage: None,
         known: (Epoch(0), UnixMs(0)),
         revision: Revision(5),

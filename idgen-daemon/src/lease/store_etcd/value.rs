@@ -31,6 +31,8 @@ pub(super) struct CellValue {
     #[serde(default)]
     shard_min_floor_ms: u64,
     pub(super) sealed_reason: Option<String>,
+    #[serde(default)]
+    sealed_at_ms: Option<u64>,
     cluster_id: u64,
 }
 
@@ -48,6 +50,7 @@ impl CellValue {
             min_floor_ms: 0,
             shard_min_floor_ms: 0,
             sealed_reason: None,
+            sealed_at_ms: None,
             cluster_id,
         }
     }
@@ -70,6 +73,10 @@ impl CellValue {
 
     pub(super) fn shard_min_floor(&self) -> UnixMs {
         UnixMs(self.shard_min_floor_ms)
+    }
+
+    pub(super) fn sealed_at(&self) -> Option<UnixMs> {
+        self.sealed_at_ms.map(UnixMs)
     }
 
     pub(super) fn known(&self) -> (Epoch, UnixMs) {
@@ -119,9 +126,15 @@ impl SeenCell {
     }
 
     /// Sealed, and with the highest epoch that is known.
-    pub(super) fn sealed(&self, reason: &str, known: Epoch, since: UnixMs) -> Result<Vec<u8>> {
+    pub(super) fn sealed(
+        &self,
+        reason: &str,
+        at: UnixMs,
+        (known, since): (Epoch, UnixMs),
+    ) -> Result<Vec<u8>> {
         self.with([
             ("sealed_reason", reason.into()),
+            ("sealed_at_ms", at.0.into()),
             ("epoch_known", known.0.into()),
             ("epoch_known_since_ms", since.0.into()),
         ])
@@ -136,6 +149,7 @@ impl SeenCell {
             ("min_floor_ms", plan.worker_min_floor.0.into()),
             ("shard_min_floor_ms", plan.shard_min_floor.0.into()),
             ("sealed_reason", serde_json::Value::Null),
+            ("sealed_at_ms", serde_json::Value::Null),
             ("cluster_id", cluster_id.into()),
         ])
     }

@@ -119,6 +119,7 @@ struct LockedCell {
     cell: Cell,
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
+    sealed_at: Option<UnixMs>,
     revision: Revision,
     known: (Epoch, UnixMs),
     here: StoreIdentity,
@@ -148,6 +149,10 @@ impl LockedCell {
             revision: Revision(unsigned(column(row, 8)?)?),
             known: (Epoch(unsigned(column(row, 9)?)?), moment(10)?),
             here: identity_column(row, 12)?,
+            sealed_at: column::<Option<i64>>(row, 13)?
+                .map(unsigned)
+                .transpose()?
+                .map(UnixMs),
         })
     }
 
@@ -375,6 +380,7 @@ impl CellStore for PostgresStore {
             shard_min_floor: locked.shard_min_floor,
             here: locked.here,
             sealed_reason: locked.sealed_reason,
+            sealed_at: locked.sealed_at,
             damage: None,
             known: locked.known,
             revision: locked.revision,

@@ -7,7 +7,8 @@ pub(super) const LOCK_CELL: &str = "
            c.min_floor_ms, c.shard_min_floor_ms, c.sealed_reason, c.revision,
            c.epoch_known, (extract(epoch FROM c.epoch_known_since) * 1000)::int8,
            format('postgres/%s/%s/%s', c.system_identifier, c.timeline, c.database_oid),
-           format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid)
+           format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid),
+           (extract(epoch FROM c.sealed_at) * 1000)::int8
       FROM idgen.cell c CROSS JOIN idgen.store_identity() i
        FOR UPDATE OF c";
 
@@ -31,7 +32,8 @@ pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 
 /// Whatever is sealed already stays as it is, and so does an epoch that whoever seals knows nothing of.
 pub(super) const SEAL: &str = "
     UPDATE idgen.cell
-       SET sealed_reason = coalesce(sealed_reason, $1), revision = revision + 1,
+       SET sealed_reason = coalesce(sealed_reason, $1), sealed_at = coalesce(sealed_at, clock_timestamp()),
+           revision = revision + 1,
            epoch_known_since = CASE WHEN epoch_known < $2 THEN to_timestamp($3::float8 / 1000)
                                     ELSE epoch_known_since END,
            epoch_known = greatest(epoch_known, $2)
@@ -44,6 +46,7 @@ pub(super) const ADVANCE: &str = "
         VALUES ($1, to_timestamp($3::float8 / 1000), $5, $6, $7))
     UPDATE idgen.cell c
        SET epoch = $1, epoch_nonce = $2, epoch_since = to_timestamp($3::float8 / 1000), sealed_reason = NULL,
+           sealed_at = NULL,
            min_floor_ms = greatest(c.min_floor_ms, $8),
            shard_min_floor_ms = greatest(c.shard_min_floor_ms, $4), revision = c.revision + 1,
            system_identifier = i.system_identifier, timeline = i.timeline, database_oid = i.database_oid
