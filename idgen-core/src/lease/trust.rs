@@ -59,7 +59,7 @@ pub struct Applicant<'a> {
     /// Does the server have an anchor of the cell?
     pub remembers: bool,
     /// Before which request (on the daemon's clock) a lease of the server was last granted or renewed by another
-    /// daemon, as the server's memory says.
+    /// daemon, as the server remembers.
     pub committed: Option<BootMs>,
     /// The store is in a database of this very server: the name that its leases have there.
     pub at_home: Option<&'a str>,

@@ -54,7 +54,12 @@ fn epoch(scenario: &Scenario, from: &Store, planned: &AdvancePlan) -> u8 {
 /// What the operator sees: the store, and what daemons have written into it as they sealed it.
 fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
     let mut cell = from.cell();
-    let mut known = (Epoch(u64::from(state.epoch_seen)), ms(state.advanced_at));
+    let told = if scenario.unnoticed {
+        state.known
+    } else {
+        state.epoch_seen
+    };
+    let mut known = (Epoch(u64::from(told)), ms(state.advanced_at));
     if scenario.breaks(Broken::AdvancesCloseTogether) {
         (cell.epoch_since, known.1) = (UnixMs(0), UnixMs(0));
     }
@@ -65,6 +70,7 @@ fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
         shard_min_floor: ms(from.min_floor),
         here: identity(),
         sealed_reason: Some("restored".to_owned()),
+        sealed_at: None,
         damage: None,
         known,
         revision: revision(from.revision),

@@ -9,6 +9,7 @@ use idgen_core::lease::{Anchor, Window};
 
 use crate::advance::advanced;
 use crate::scenario::{Broken, OldPrimary, Scenario};
+use crate::unnoticed;
 use crate::world::{
     BOOT, Held, Holder, IDENTITIES, Lease, NODES, Node, Renewal, Row, START, State, Store, Tick, Token, cell,
     first_tick, instance, last_tick, ms, revision,
@@ -68,6 +69,11 @@ pub enum Step {
     },
     Backup,
     Restore,
+    Look {
+        node: usize,
+        seals: bool,
+    },
+    Grace,
     Advance {
         store: usize,
         epoch: u8,
@@ -103,6 +109,8 @@ impl Step {
             Self::Expire { .. } => "Expire",
             Self::Backup => "Backup",
             Self::Restore => "Restore",
+            Self::Look { .. } => "Look",
+            Self::Grace => "Grace",
             Self::Advance { .. } => "Advance",
             Self::Replicate => "Replicate",
             Self::Promote => "Promote",
@@ -113,7 +121,7 @@ impl Step {
 
 /// A state, or the rule that was broken.
 pub type Outcome = Result<State, &'static str>;
-type Steps = Vec<(Step, Outcome)>;
+pub type Steps = Vec<(Step, Outcome)>;
 
 pub fn steps(scenario: &Scenario, state: &State) -> Steps {
     let mut out = Steps::new();
@@ -133,6 +141,7 @@ pub fn steps(scenario: &Scenario, state: &State) -> Steps {
     renewal_on_its_way(scenario, state, &mut out);
     expiries(scenario, state, &mut out);
     backups(scenario, state, &mut out);
+    unnoticed::steps(scenario, state, &mut out);
     advances(scenario, state, &mut out);
     promotion(scenario, state, &mut out);
     out
@@ -182,6 +191,9 @@ fn grants(scenario: &Scenario, state: &State, node: usize, out: &mut Steps) {
     let from = &state.stores[store];
     if lease.is_some() || from.sealed || from.grants == scenario.grants || !can_commit(scenario, state, store)
     {
+        return;
+    }
+    if scenario.unnoticed && !unnoticed::may_lease(scenario, state, node) {
         return;
     }
     let leasable = |index: &usize| {
@@ -261,12 +273,14 @@ fn install(
             }
         }
     });
-    next.nodes[node].lease = Some(Lease {
+    let lease = Lease {
         token,
         nonce: from.nonce,
         guard: revision,
         held,
-    });
+    };
+    next.nodes[node].lease = Some(lease);
+    unnoticed::remember(scenario, &mut next, node, &lease);
     let windows = held.map(|held| held.map(|held| (held.floor, held.ceiling)));
     (Step::Grant { node, windows }, Ok(next))
 }
@@ -350,6 +364,9 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
     // A read locks the cell's row, so it is a commit too, and waits for the standby as any other.
     let replicated = scenario.synchronous && !scenario.breaks(Broken::ReadNotReplicated);
     if store.sealed || !reachable(scenario, state, at) || replicated && !can_commit(scenario, state, at) {
+        return;
+    }
+    if scenario.unnoticed && unnoticed::departs(scenario, state, node) {
         return;
     }
     let seen = Anchor::of(&cell(lease.token.epoch, lease.nonce), revision(lease.guard));
@@ -462,7 +479,7 @@ fn renewal_on_its_way(scenario: &Scenario, state: &State, out: &mut Steps) {
     out.push((Step::Lost, Ok(lost)));
     match renewal.committed {
         None => renewal_reaches_store(scenario, state, &renewal, out),
-        Some(revision) => out.push(answered(state, &renewal, revision)),
+        Some(revision) => out.push(answered(scenario, state, &renewal, revision)),
     }
 }
 
@@ -522,7 +539,7 @@ fn renewal_reaches_store(scenario: &Scenario, state: &State, renewal: &Renewal, 
 }
 
 /// Ceilings are published; an answer for another token is dropped.
-fn answered(state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
+fn answered(scenario: &Scenario, state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
     let mut next = *state;
     next.renewal = None;
     let lease = &mut next.nodes[usize::from(renewal.node)].lease;
@@ -538,6 +555,12 @@ fn answered(state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
         }
     }
     let node = renewal.node;
+    if let Some(lease) = next.nodes[usize::from(node)]
+        .lease
+        .filter(|lease| lease.guard == revision)
+    {
+        unnoticed::remember(scenario, &mut next, usize::from(node), &lease);
+    }
     (Step::Answer { node }, Ok(next))
 }
 
@@ -570,6 +593,7 @@ fn backups(scenario: &Scenario, state: &State, out: &mut Steps) {
         if scenario.restores > 0 {
             let mut next = *state;
             next.backup = Some(state.stores[serving]);
+            next.nodes.iter_mut().for_each(|node| node.recent = false);
             out.push((Step::Backup, Ok(next)));
         }
         return;
@@ -579,9 +603,10 @@ fn backups(scenario: &Scenario, state: &State, out: &mut Steps) {
         next.restores += 1;
         next.epoch_seen = next.epoch_seen.max(state.stores[serving].epoch);
         next.stores[serving] = Store {
-            sealed: !scenario.breaks(Broken::RestoreNotSealed),
+            sealed: !scenario.unnoticed && !scenario.breaks(Broken::RestoreNotSealed),
             ..backup
         };
+        unnoticed::restored(scenario, &mut next);
         out.push((Step::Restore, Ok(next)));
     }
 }
@@ -590,6 +615,9 @@ fn advances(scenario: &Scenario, state: &State, out: &mut Steps) {
     for store in 0..2 {
         let sealed = state.stores[store].sealed && (store == 0 || state.promoted);
         if !sealed || state.advances == scenario.advances || !reachable(scenario, state, store) {
+            continue;
+        }
+        if scenario.unnoticed && state.unsettled && !scenario.breaks(Broken::AdvanceUntold) {
             continue;
         }
         let Some(advanced) = advanced(scenario, state, store) else {

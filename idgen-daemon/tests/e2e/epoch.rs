@@ -9,7 +9,7 @@ use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
-    Daemon, Etcd, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
+    Daemon, Etcd, Load, PATIENCE, Pause, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
 
 /// Renewed every 6 s; a sealed lease ends within 16 s.
@@ -157,6 +157,59 @@ fn an_etcd_restored_under_a_new_token_is_sealed_and_one_command_opens_it() {
     restored_under_load(Some("another"), "belongs to store");
 }
 
+/// The operator's server has slept through an epoch, and the store has lost it. Who knows of it is heard first.
+#[test]
+fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
+    let mut etcd = Etcd::start();
+    let servers = Server::several(2);
+    let options = |n: usize| {
+        let options = DaemonOptions::new(&servers[n])
+            .store(Store::etcd(&etcd))
+            .ttl_ms(TTL_MS)
+            .workers_more("period_ms = 3000");
+        options.name(&format!("server-{n}"))
+    };
+    let (knows, slept) = (options(0), options(1));
+    let knowing = knows.start();
+    let snapshot = etcd.save("before");
+    // What is renewed from here on the snapshot does not know.
+    let sleeper = slept.start();
+    sleeper.terminate();
+    etcd.restore(&snapshot, Some("another"));
+    wait_sealed(&knowing);
+    assert_eq!(advance(&knowing)["epoch"], 1);
+    wait_for_other_half(&servers[0]);
+
+    let pause = Pause::of([knowing.pid()]);
+    etcd.restore(&snapshot, Some("another"));
+    let operator = slept.launch();
+    wait_sealed(&operator);
+    let waiting = std::thread::spawn({
+        let operator = operator.config_path().to_owned();
+        move || {
+            let config = operator.display().to_string();
+            let shown = idgenctl(&["epoch", "show", "--config", &config, "--output", "json"]);
+            let status: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+            let identity = status["identity"].as_str().expect("identity");
+            let args = [
+                "--identity",
+                identity,
+                "--reason",
+                "restored once more",
+                "--output",
+                "json",
+            ];
+            idgenctl(&[&["epoch", "advance", "--config", &config][..], &args].concat())
+        }
+    });
+    pause.resume();
+    let done = waiting.join().expect("the command");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("waiting"), "{}", done.stderr);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(status["epoch"], 2, "{status}");
+}
+
 /// Nobody who remembers is awake when it happens, but the server's data directory does.
 #[test]
 fn a_restore_while_no_daemon_ran_is_found_by_the_servers_anchor() {
@@ -259,9 +312,10 @@ fn a_server_without_a_memory_waits_for_a_sign_of_somebody_who_has_one() {
 
     let mut again = options(0).launch();
     again.wait_ready();
+    let log = again.log();
     assert!(
-        !again.log().contains("has no memory of the cell"),
-        "one that remembers needs nobody"
+        !log.contains("has no memory of the cell"),
+        "one that remembers needs nobody: {log}"
     );
 }
 

@@ -63,8 +63,6 @@ struct Head {
     /// BOOTTIME ms of that session's claim.
     claimed_boot_ms: [AtomicU64; Kind::ALL.len()],
     daemon_seen_boot_ms: AtomicU64,
-    /// BOOTTIME ms before the store was asked for what an anchor was last written of, by [`Kind`]; 0: not told.
-    store_asked_boot_ms: [AtomicU64; Kind::ALL.len()],
     anchor_offset_ms: AtomicI64,
     anchor_boot_ms: AtomicU64,
     clock_note: clock_note::ClockNote,
@@ -174,7 +172,6 @@ unsafe fn initialise(memory: *mut Shared) {
             daemon_pids: Default::default(),
             claimed_boot_ms: Default::default(),
             daemon_seen_boot_ms: AtomicU64::new(0),
-            store_asked_boot_ms: Default::default(),
             anchor_offset_ms: AtomicI64::new(0),
             anchor_boot_ms: AtomicU64::new(0),
             clock_note: clock_note::ClockNote::new(),
@@ -249,19 +246,6 @@ impl Shared {
 
     pub fn note_daemon(&self, now: BootMs) {
         self.head.daemon_seen_boot_ms.fetch_max(now.0, Ordering::Relaxed);
-    }
-
-    /// The anchor of this kind tells of a grant or renewal that the store was asked for after `asked`.
-    pub fn note_store_asked(&self, kind: Kind, asked: BootMs) {
-        self.head.store_asked_boot_ms[kind as usize].fetch_max(asked.0, Ordering::Relaxed);
-    }
-
-    /// Since when, in ms; `None`: nobody has told since this memory was made.
-    pub fn store_asked_ago_ms(&self, kind: Kind, now: BootMs) -> Option<u64> {
-        match self.head.store_asked_boot_ms[kind as usize].load(Ordering::Relaxed) {
-            0 => None,
-            asked => Some(now.0.saturating_sub(asked)),
-        }
     }
 
     /// Since when no daemon has been heard of; `None`: never.
