@@ -10,6 +10,7 @@
 //! late only shortens the lease. The margin covers clock *rates*: holder and store each count the TTL on
 //! their own clock.
 
+use super::window::epoch_margin_ms;
 use crate::clock::BootMs;
 use core::fmt;
 
@@ -260,6 +261,8 @@ impl Timing {
     /// From a moment at which the store answers: when every daemon that is alive and within reach of it has spoken to
     /// it, and sealed it if it is not what that daemon has seen. All servers of a cell should have the same period.
     ///
+    /// By then what was minted under leases that have ended meanwhile, which nobody speaks for, lies behind every clock.
+    ///
     /// A daemon renews, or looks, once a period. Its first request may be lost with its connection, and so may one more
     /// for each member that can be away while the store answers; then come old answers; then it looks and seals. Its
     /// clock and ours may go at different rates, as those that the margin covers.
@@ -269,7 +272,7 @@ impl Timing {
         let pauses_ms = (lost + OLD_ANSWERS).saturating_mul(self.retry_ms());
         let requests_ms = (lost + 1).saturating_mul(reach.timeout_ms);
         let all_ms = self.longest_period_ms().saturating_add(pauses_ms);
-        percent(all_ms.saturating_add(requests_ms), 100 + MARGIN_PERCENT_MIN)
+        percent(all_ms.saturating_add(requests_ms), 100 + MARGIN_PERCENT_MIN).max(epoch_margin_ms(0))
     }
 
     /// A row that was written by oneself less than this ago is younger than any state that a store is put back to.
@@ -335,6 +338,15 @@ mod tests {
         assert_eq!(grace_ms(Class::Worker, 1), 18_882);
         assert_eq!(grace_ms(Class::Worker, 3), 21_242);
         assert_eq!(grace_ms(Class::Shard, 1), 6_728);
+        let quick = TimingSpec {
+            period_ms: Some(50),
+            ..spec(1_000)
+        };
+        let near = Reach {
+            timeout_ms: 50,
+            members: 1,
+        };
+        assert_eq!(Timing::new(quick).unwrap().grace_ms(near), epoch_margin_ms(0));
         let never = Reach {
             timeout_ms: u64::MAX,
             members: u64::MAX,

@@ -1,13 +1,14 @@
 //! A store that was restored under its old identity: sealed by whoever remembers more, when that one next looks.
 
 use idgen_core::lease::Pins;
+use idgen_core::lease::window::epoch_margin_ms;
 
 use crate::scenario::{Broken, Scenario};
 use crate::steps::{Step, Steps};
-use crate::world::{Lease, Seen, State};
+use crate::world::{Holder, Lease, Seen, State, TICK_MS, Tick};
 
 /// What the server writes down before it uses a grant or renewal.
-pub fn remember(scenario: &Scenario, state: &mut State, node: usize, lease: &Lease) {
+pub fn remember(scenario: &Scenario, state: &mut State, node: usize, lease: &Lease, recent: bool) {
     if !scenario.unnoticed {
         return;
     }
@@ -19,13 +20,21 @@ pub fn remember(scenario: &Scenario, state: &mut State, node: usize, lease: &Lea
         revision: lease.guard,
         identity: u8::try_from(identity).unwrap(),
     });
-    node.recent = true;
+    node.recent = recent;
     node.spoke = true;
 }
 
-/// Nobody has looked yet.
+/// A holder gives up before its lease ends, by the margin. Nothing rests on that but this: in a store that was restored
+/// a lease that had ended, and whose identity was taken since, comes back to life, and must have nobody who renews it.
+pub fn still_mints(state: &State, holder: Holder) -> bool {
+    let lease = state.nodes[usize::from(holder.node)].lease;
+    lease.is_some_and(|lease| lease.token == holder.token)
+}
+
+/// Nobody has looked yet. A request that was on its way ended with its connection.
 pub fn restored(scenario: &Scenario, state: &mut State) {
     if scenario.unnoticed {
+        state.renewal = state.renewal.filter(|renewal| renewal.committed.is_some());
         state.unsettled = true;
         state.known = 0;
         state.nodes.iter_mut().for_each(|node| node.spoke = false);
@@ -70,10 +79,12 @@ pub fn steps(scenario: &Scenario, state: &State, out: &mut Steps) {
         }
         out.push((Step::Look { node, seals }, Ok(next)));
     }
-    // Within it everybody who is alive has looked; only who holds a lease matters.
+    // Within it everybody who is alive has looked; only who holds a lease matters. What was minted under leases that
+    // have ended lies behind every clock.
     if state.nodes.iter().all(|node| node.spoke || node.lease.is_none()) {
         let mut next = *state;
         next.unsettled = false;
+        next.now += Tick::try_from(epoch_margin_ms(0).div_ceil(TICK_MS)).unwrap();
         out.push((Step::Grace, Ok(next)));
     }
 }

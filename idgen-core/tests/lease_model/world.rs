@@ -115,7 +115,7 @@ pub struct Node {
     pub store: u8,
     pub lease: Option<Lease>,
     pub seen: Option<Seen>,
-    /// It was written down after the backup.
+    /// The store was asked for that after the backup.
     pub recent: bool,
     /// The daemon has looked at the store since that was restored.
     pub spoke: bool,
@@ -130,6 +130,8 @@ pub struct Renewal {
     pub nonce: u8,
     pub guard: u8,
     pub ceilings: [Option<Tick>; IDENTITIES],
+    /// It was sent after the backup.
+    pub recent: bool,
     /// `None`: the request; else the answer, with the revision of the commit.
     pub committed: Option<u8>,
 }
