@@ -303,9 +303,13 @@ async fn heard_out(
     let mut told = false;
     loop {
         let (anchors, survey) = remembered_and_found(store, config).await?;
-        let refused = plan_advance(&survey, &anchors, wish.clone()).is_err();
         let watched_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let wait_ms = survey.unheard_ms(grace_ms, watched_ms);
+        let refused = match plan_advance(&survey, &anchors, wish.clone()) {
+            Ok(_) => false,
+            Err(AdvanceRefused::TooSoon { wait_ms: soon_ms, .. }) => soon_ms > wait_ms,
+            Err(_) => true,
+        };
         if refused || wait_ms == 0 {
             return Ok((anchors, survey));
         }

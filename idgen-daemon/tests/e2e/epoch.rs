@@ -165,8 +165,7 @@ fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
     let options = |n: usize| {
         let options = DaemonOptions::new(&servers[n])
             .store(Store::etcd(&etcd))
-            .ttl_ms(TTL_MS)
-            .workers_more("period_ms = 3000");
+            .ttl_ms(SHORT_TTL_MS);
         options.name(&format!("server-{n}"))
     };
     let (knows, slept) = (options(0), options(1));
@@ -254,7 +253,8 @@ fn a_promoted_standby_mints_beside_its_old_primary_after_one_command() {
     sql::run(&mut standby.connect(), "SELECT pg_promote()");
     load.wait_statements(20);
 
-    let mut at_standby = DaemonOptions::new(&standby).name("new").ttl_ms(TTL_MS).launch();
+    let options = DaemonOptions::new(&standby).name("new").ttl_ms(TTL_MS);
+    let mut at_standby = options.workers_more("period_ms = 1000").launch();
     let why = at_standby.wait_unready();
     let reason = wait_sealed(&at_standby);
     assert!(reason.contains("promoted standby"), "{reason}");

@@ -113,6 +113,7 @@ fn who_remembers_less_comes_first(release: Release) {
     let mut stage = Stage::new("F15", release, LONG);
     stage.workers_more = QUICK.to_owned();
     let mut scene = stage.set().under_load();
+    age_cell(&scene);
     occupy_the_rest(&scene);
     scene.sides[0].terminate_daemon();
     let snapshot = save(&scene);
@@ -130,8 +131,7 @@ fn who_remembers_less_comes_first(release: Release) {
     let sleeper = Pause::of([scene.sides[1].daemon().pid()]);
     scene.cluster.restore(&snapshot, None);
     scene.sides[0].launch_daemon();
-    let why = scene.sides[0].daemon().wait_unready_with("no lease is taken for");
-    scene.note(&format!("left: {why}"));
+    scene.sides[0].daemon().wait_unready_with("no lease is taken for");
     assert!(scene.sides[0].open().0.is_empty(), "nothing is granted");
     assert_eq!(scene.sides[1].open().0, held, "while the right one mints");
     sleeper.resume();
@@ -146,6 +146,15 @@ fn who_remembers_less_comes_first(release: Release) {
     let outcome = scene.finish();
     outcome.assert_refused_for_the_lease(0);
     outcome.assert_refused_at_most_for_the_lease(1);
+}
+
+/// In a cell that has only just begun nobody waits.
+fn age_cell(scene: &Scene) {
+    let (member, key) = (&scene.cluster.members[0], "/pg_idgen/default/cell");
+    let value = member.ctl_ok(&["get", "--print-value-only", key]);
+    let mut cell: Value = serde_json::from_str(value.trim()).expect("JSON");
+    cell["epoch_since_ms"] = 1.into();
+    member.ctl_ok(&["put", key, &cell.to_string()]);
 }
 
 /// Whatever is free in the first half of the pool is somebody's for a day.

@@ -546,6 +546,19 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     };
     let sealed = survey(&mut operator);
     assert_eq!(sealed.sealed_because(&[]).as_deref(), Some("its revision fell"));
+    let sealed_at = sealed.sealed_at.expect("it is written down when");
+    runtime
+        .block_on(one.store.seal(&Seal {
+            known: Epoch(6),
+            ..seal
+        }))
+        .expect("sealed again");
+    let sealed = survey(&mut operator);
+    assert_eq!(
+        sealed.sealed_at,
+        Some(sealed_at),
+        "since when everybody could say so"
+    );
     let wish = AdvanceWish {
         identity: sealed.here.clone(),
         reason: "restored".to_owned(),
@@ -555,7 +568,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         shard_window_ms: WINDOW_MS,
     };
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
-    assert_eq!(plan.to, Epoch(5), "above what anybody knew of");
+    assert_eq!(plan.to, Epoch(7), "above what anybody knew of");
     runtime.block_on(operator.store.advance(&plan)).expect("advanced");
     let again = runtime
         .block_on(operator.store.advance(&plan))
@@ -563,12 +576,12 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     assert_eq!(again.kind, StoreErrorKind::Conflict, "{again}");
 
     let opened = survey(&mut operator);
-    assert_eq!(opened.sealed_because(&[]), None);
+    assert_eq!((opened.sealed_because(&[]), opened.sealed_at), (None, None));
     let change = opened.history.last().expect("it is recorded");
-    assert_eq!((change.epoch, change.by.as_str()), (Epoch(5), "somebody"));
+    assert_eq!((change.epoch, change.by.as_str()), (Epoch(7), "somebody"));
     let next = one.acquire(1);
     assert!(next.token > lease.token);
-    assert!(half(Epoch(5)).contains(&next.leased()[0].identity.0));
+    assert!(half(Epoch(7)).contains(&next.leased()[0].identity.0));
     assert_eq!(
         one.renew(&lease.renewal(500)).err(),
         Some(StoreErrorKind::Conflict)
