@@ -2,10 +2,16 @@
 //!
 //! [`buffer`] holds up to two granted ranges of one tag in shared memory, [`step`] decides how large the
 //! next one is and what a grant takes from the tag. Nothing here grants: the range is a committed row
-//! change first and in a [`Buffer`] afterwards.
+//! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`];
+//! [`home`] and [`burn`] are about a database that may not know of every range that was granted.
 
+pub mod authority;
 pub mod buffer;
+pub mod burn;
+pub mod home;
 pub mod step;
+pub mod stripes;
+pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
 pub use step::{Exhausted, HARD_STEP_MAX, RANGE_TARGET_MS, grant, next_step};

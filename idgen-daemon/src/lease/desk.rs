@@ -5,7 +5,7 @@
 
 mod seals;
 
-use super::store::{HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
+use super::store::{Expected, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
 use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
@@ -13,8 +13,8 @@ use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
 use idgen_core::lease::{
-    Anchor, Applicant, BootId, Cell, CellId, Epoch, Leased, Mark, Memory, Occupancy, Pins, Reach, Revision,
-    Snapshot, Timing, Trust, Unsettled, Waits, Wanted,
+    Anchor, Applicant, BootId, Cell, CellId, Leased, Mark, Memory, Occupancy, Pins, Reach, Revision,
+    Snapshot, Timing, Told, Trust, Unsettled, Waits, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub(super) enum Request {
     Census(Census),
     /// Is the store what it was? Nobody waits for the answer; whoever looks seals one that is not.
     Look(Remembered),
-    /// May a lease be taken?
+    /// May a lease be taken? Asked for where a daemon before this one left something open: no cell is made for it.
     Probe {
         ticket: Ticket,
         remembered: Remembered,
@@ -67,6 +67,12 @@ pub(super) struct Remembered {
     pub(super) asked: Option<tokio::time::Instant>,
     /// How identities of stores in its databases begin.
     pub(super) home: Option<String>,
+}
+
+impl Remembered {
+    fn served_from(&self) -> Expected {
+        self.cell.map_or(Expected::Unknown, Expected::Cell)
+    }
 }
 
 /// A request for a grant, with all that the plan depends on.
@@ -138,8 +144,8 @@ struct Clerk<S> {
     pins: Pins,
     trust: Trust,
     remembered: Remembered,
-    /// The seal that was told what epoch is known, and which.
-    told: Option<(String, Epoch)>,
+    /// The seal that was told what is known, and what that was.
+    told: Option<(String, Vec<Told>)>,
     seal_trouble: Complaint,
     pool: Option<Occupancy>,
     /// Ends the daemon.
@@ -243,8 +249,9 @@ impl<S: LeaseStore> Clerk<S> {
                 wall,
             } => self.probe(ticket, remembered, wall).await,
             Request::Look(remembered) => {
+                let server = remembered.served_from();
                 self.remembered = remembered;
-                match self.read().await {
+                match self.read(server).await {
                     Ok(_) => Answer::of(None),
                     Err(error) => Answer::failed(None, error),
                 }
@@ -276,8 +283,9 @@ impl<S: LeaseStore> Clerk<S> {
 
     /// The claims of an earlier daemon are closed when this one may take a lease, not before.
     async fn probe(&mut self, ticket: Ticket, remembered: Remembered, wall: UnixMs) -> Answer {
+        let server = remembered.served_from();
         self.remembered = remembered;
-        let settled = match self.read().await {
+        let settled = match self.read(server).await {
             Ok(snapshot) => self.settled(&snapshot, wall),
             Err(error) => return Answer::failed(Event::ProbeFailed { ticket }, error),
         };
@@ -306,13 +314,11 @@ impl<S: LeaseStore> Clerk<S> {
         self.trust.settled(&self.waits, snapshot, &applicant)
     }
 
-    /// Reads, and seals a store that is not what it was.
-    async fn read(&mut self) -> Result<Snapshot, StoreError> {
+    /// Reads, and seals a store that is not what it was. `server`: what was said by the server that it is read for.
+    async fn read(&mut self, server: Expected) -> Result<Snapshot, StoreError> {
         self.asked = self.now();
-        let known = self.pins.anchor().map(|seen| seen.cell_id);
-        if let Some(cell_id) = known.or(self.remembered.cell) {
-            self.store.expect_cell(cell_id);
-        }
+        let seen = self.pins.anchor().map(|seen| Expected::Cell(seen.cell_id));
+        self.store.expect(seen.unwrap_or(server));
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -320,7 +326,7 @@ impl<S: LeaseStore> Clerk<S> {
                     if let Some(epoch) = error.epoch {
                         self.trust.note_sealed(epoch);
                     }
-                    self.tell_epoch(&error.message).await;
+                    self.tell(&error.message).await;
                 }
                 return Err(error);
             }
@@ -349,7 +355,8 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.remembered.clone_from(&acquire.remembered);
-        let mut snapshot = match self.read().await {
+        let server = acquire.remembered.cell.map_or(Expected::Nothing, Expected::Cell);
+        let mut snapshot = match self.read(server).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 let doubt = acquire.doubt;
@@ -383,7 +390,7 @@ impl<S: LeaseStore> Clerk<S> {
             }
             tracing::debug!(tries, "another daemon was faster; choosing again");
             tries += 1;
-            snapshot = match self.read().await {
+            snapshot = match self.read(server).await {
                 Ok(snapshot) => snapshot,
                 Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
             };
@@ -435,7 +442,7 @@ impl<S: LeaseStore> Clerk<S> {
 
     /// Looks how full the pool is, for nobody but whoever watches.
     async fn take_census(&mut self, census: Census) -> Answer {
-        match self.read().await {
+        match self.read(Expected::Unknown).await {
             Ok(snapshot) => {
                 self.count_pool(&snapshot, &census.memory, census.reading, &census.wanted);
                 Answer::of(None)
@@ -503,7 +510,7 @@ impl<S: LeaseStore> Clerk<S> {
                 Err(error) => return Err(error),
             }
         }
-        let snapshot = self.read().await?;
+        let snapshot = self.read(Expected::Unknown).await?;
         renewal.formats.clone_from(&snapshot.cell.worker_format);
         let standing = settle_renewal(
             &snapshot,

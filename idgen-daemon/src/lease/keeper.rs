@@ -1,6 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
-use super::clock::{AcceptRequests, ClockInputs, ClockWatch};
+use super::clock::{AcceptRequests, Answer as AcceptAnswer, ClockInputs, ClockWatch};
 use super::desk::{Acquire, Answer, Census, Desk, Remembered, Request};
 use super::history;
 use super::ranges::Ranges;
@@ -15,8 +15,8 @@ use crate::postgres::InstallOutcome;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Pressure, Reach, State, Token, Wanted,
-    next,
+    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Pressure, Reach, State, Timing, Token,
+    Wanted, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -134,8 +134,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     self.drive(Event::ServerLost).await?;
                 }
                 answer = self.accepts.next() => {
-                    // Whoever asked may have gone; the clock is accepted all the same.
-                    let _ = answer.send(self.accept_clock());
+                    let event = self.accept_clock(answer).await?;
+                    self.drive(event).await?;
                 }
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
@@ -333,11 +333,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let (what, event) = match action {
             Action::Install { held, anchor } => {
                 history::publishing(class, &held);
-                let asked = held.asked_after(&timing);
-                let outcome = match remember(server, &held, self.desk.anchor(), asked).await {
-                    Ok(InstallOutcome::Done) => server.install(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let install = server.install(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, install).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -350,11 +347,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             }
             Action::Extend { held, anchor } => {
                 history::publishing(class, &held);
-                let asked = held.asked_after(&timing);
-                let outcome = match remember(server, &held, self.desk.anchor(), asked).await {
-                    Ok(InstallOutcome::Done) => server.extend(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let extend = server.extend(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, extend).await;
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -464,11 +458,24 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         })
     }
 
-    /// An operator says that the clock is right. What was wrong with it; `None`: nothing.
-    fn accept_clock(&mut self) -> Option<String> {
-        let was_wrong = self.clock.accept()?;
-        self.look_at = Instant::now();
-        Some(was_wrong)
+    /// An operator says that the clock is right: as it is now. What was read before may be from before it was corrected,
+    /// and would be found right, and the correction wrong a moment later.
+    async fn accept_clock(&mut self, answer: AcceptAnswer) -> Result<Event> {
+        let event = self.look().await?;
+        let accepted = match event {
+            Event::Reading(_) => Ok(self.clock.accept()),
+            _ => Err(self
+                .server_trouble
+                .text()
+                .unwrap_or("postgres is away")
+                .to_owned()),
+        };
+        if matches!(accepted, Ok(Some(_))) {
+            self.look_at = Instant::now();
+        }
+        // Whoever asked may have gone; the clock is accepted all the same.
+        let _ = answer.send(accepted);
+        Ok(event)
     }
 
     fn lose_server(&mut self, why: &str) {
@@ -543,14 +550,19 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
     }
 }
 
-/// What the store has shown is on the server's disk before anything of it is used.
-async fn remember(
+/// Publishes once what the store has shown is on the server's disk: it is written before anything of it is used.
+async fn remember_first(
     server: &impl MintingServer,
     held: &Held,
     anchor: Option<&Anchor>,
-    asked: BootMs,
+    timing: &Timing,
+    publish: impl Future<Output = Result<InstallOutcome>>,
 ) -> Result<InstallOutcome> {
-    server.remember(held.boot_id, known(anchor)?, asked).await
+    let asked = held.asked_after(timing);
+    match server.remember(held.boot_id, known(anchor)?, asked).await {
+        Ok(InstallOutcome::Done) => publish.await,
+        other => other,
+    }
 }
 
 /// Whoever holds a lease has read the store.

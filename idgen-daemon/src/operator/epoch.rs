@@ -8,9 +8,10 @@ use crate::postgres::{Session, server_wall};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
-use idgen_core::lease::window::SKEW_MS;
+use idgen_core::lease::window::{FLOOR_LEAD_MS, SKEW_MS};
 use idgen_core::lease::{
-    AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey, plan_advance,
+    AdvancePlan, AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey,
+    plan_advance,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,8 +84,12 @@ pub struct Advance {
     pub workers: Option<String>,
     /// From when on shards are leased, in RFC 3339.
     pub shards_from: Option<String>,
-    /// How long it waits first, in ms, so that every daemon can tell the store the highest epoch that it knows.
+    /// How long it waits first, in ms, so that every daemon can tell the store what it knows.
     pub waits_ms: Option<u64>,
+    /// The same of workers, where they are not leased at once.
+    pub workers_from: Option<String>,
+    /// The plan of formats that is brought back, where the store has lost a switch.
+    pub formats: Option<String>,
     /// Why it would be refused now.
     pub refused: Option<String>,
 }
@@ -98,23 +103,8 @@ impl EpochStatus {
 
     fn of(survey: &Survey, anchors: &[Anchor], times: Times) -> Self {
         let cell = &survey.cell;
-        let wish = wish_for(survey.here.clone(), times, String::new(), String::new());
-        let advance = match plan_advance(survey, anchors, wish) {
-            Ok(plan) => Advance {
-                to: Some(plan.to.0),
-                workers: Some(workers_of(plan.to)),
-                shards_from: Some(rfc3339(plan.shard_min_floor)),
-                waits_ms: Some(survey.unheard_ms(times.grace_ms, 0)),
-                refused: None,
-            },
-            Err(refused) => Advance {
-                to: None,
-                workers: None,
-                shards_from: None,
-                waits_ms: None,
-                refused: Some(refused.to_string()),
-            },
-        };
+        let wish = wish_for(survey.here.clone(), times, String::new(), String::new(), None);
+        let advance = Advance::of(plan_advance(survey, anchors, wish), survey, times.grace_ms);
         Self {
             cell_id: Uuid::from_u128(cell.cell_id.0),
             epoch: cell.epoch.0,
@@ -138,6 +128,39 @@ impl EpochStatus {
                 .collect(),
             advance,
         }
+    }
+}
+
+impl Advance {
+    fn of(planned: std::result::Result<AdvancePlan, AdvanceRefused>, survey: &Survey, grace_ms: u64) -> Self {
+        match planned {
+            Ok(plan) => {
+                let lead = survey.now.saturating_add(FLOOR_LEAD_MS);
+                let later = Some(plan.worker_min_floor).filter(|floor| *floor > lead);
+                Self {
+                    to: Some(plan.to.0),
+                    workers: Some(workers_of(plan.to)),
+                    shards_from: Some(rfc3339(plan.shard_min_floor)),
+                    waits_ms: Some(survey.unheard_ms(grace_ms, 0)),
+                    workers_from: later.map(rfc3339),
+                    formats: Some(plan.formats).filter(|formats| *formats != survey.cell.worker_format),
+                    refused: None,
+                }
+            }
+            Err(refused) => Self {
+                to: None,
+                workers: None,
+                shards_from: None,
+                waits_ms: None,
+                workers_from: None,
+                formats: None,
+                refused: Some(refused.to_string()),
+            },
+        }
+    }
+
+    fn waits_s(&self) -> Option<u64> {
+        self.waits_ms.filter(|ms| *ms > 0).map(|ms| ms.div_ceil(1_000))
     }
 }
 
@@ -216,14 +239,28 @@ impl fmt::Display for EpochStatus {
             &advance.shards_from,
         ) {
             (None, Some(to), Some(workers), Some(shards_from)) => {
-                let from = match advance.waits_ms.unwrap_or(0).div_ceil(1_000) {
-                    0 => "at once".to_owned(),
-                    seconds => format!("{seconds} s later"),
-                };
+                let when = advance.workers_from.as_ref();
+                let when = when.map_or_else(|| "at once".to_owned(), |from| format!("from {from} on"));
+                writeln!(
+                    f,
+                    "advance   to epoch {to}: workers {workers} {when}, shards from {shards_from} on"
+                )?;
+                if let Some(seconds) = advance.waits_s() {
+                    writeln!(
+                        f,
+                        "          in {seconds} s, when every daemon has told the store what it knows"
+                    )?;
+                }
+                if let Some(formats) = &advance.formats {
+                    writeln!(
+                        f,
+                        "          formats: {}, which the store has lost",
+                        printable(formats)
+                    )?;
+                }
                 write!(
                     f,
-                    "advance   to epoch {to}: workers {workers} {from}, shards from {shards_from} on\n\
-                     \x20         idgenctl epoch advance --identity {} --reason TEXT",
+                    "          idgenctl epoch advance --identity {} --reason TEXT",
                     self.identity
                 )
             }
@@ -252,12 +289,19 @@ impl Times {
     }
 }
 
-fn wish_for(identity: StoreIdentity, times: Times, reason: String, by: String) -> AdvanceWish {
+fn wish_for(
+    identity: StoreIdentity,
+    times: Times,
+    reason: String,
+    by: String,
+    formats: Option<String>,
+) -> AdvanceWish {
     AdvanceWish {
         identity,
         reason,
         by,
         nonce: EpochNonce(Uuid::new_v4().as_u128()),
+        formats,
         worker_window_ms: times.worker_ms,
         shard_window_ms: times.shard_ms,
     }
@@ -271,8 +315,14 @@ pub async fn show(config: &Config) -> Result<EpochStatus> {
     }
 }
 
-/// Advances the epoch of the store that has this identity; returns what it is then.
-pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<EpochStatus> {
+/// Advances the epoch of the store that has this identity; returns what it is then. `formats`: the plan of formats that
+/// holds, where servers follow plans that contradict.
+pub async fn advance(
+    config: &Config,
+    identity: &str,
+    reason: &str,
+    formats: Option<String>,
+) -> Result<EpochStatus> {
     let identity = StoreIdentity::new(identity).ok_or_else(|| {
         Error::usage(format!("\"{identity}\" is no identity of a store"))
             .with_hint("idgenctl epoch show prints it")
@@ -281,8 +331,8 @@ pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<Ep
         return Err(Error::usage("the reason is empty; it is kept with the epoch"));
     }
     match open(config) {
-        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason).await,
-        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason).await,
+        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason, formats).await,
+        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason, formats).await,
     }
 }
 
@@ -291,8 +341,8 @@ async fn show_in(mut store: impl CellStore, config: &Config) -> Result<EpochStat
     Ok(EpochStatus::of(&survey, &anchors, Times::of(config)?))
 }
 
-/// Looks again until every daemon that is alive and within reach has had the time to tell the store the highest epoch
-/// that it knows: the next one must rise above that.
+/// Looks again until every daemon that is alive and within reach has had the time to tell the store what it knows: the
+/// next epoch must rise above that, and have the furthest plan of formats.
 async fn heard_out(
     store: &mut impl CellStore,
     config: &Config,
@@ -306,9 +356,10 @@ async fn heard_out(
         let watched_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let wait_ms = survey.unheard_ms(grace_ms, watched_ms);
         let refused = match plan_advance(&survey, &anchors, wish.clone()) {
-            Ok(_) => false,
+            Err(AdvanceRefused::Open | AdvanceRefused::OtherStore { .. }) => true,
             Err(AdvanceRefused::TooSoon { wait_ms: soon_ms, .. }) => soon_ms > wait_ms,
-            Err(_) => true,
+            // Of more that is told another plan may follow.
+            _ => false,
         };
         if refused || wait_ms == 0 {
             return Ok((anchors, survey));
@@ -317,8 +368,7 @@ async fn heard_out(
             told = true;
             let seconds = wait_ms.div_ceil(1_000);
             eprintln!(
-                "the store was sealed a moment ago: waiting {seconds} s, in which every daemon tells it the highest epoch \
-                 that it knows"
+                "the store was sealed a moment ago: waiting {seconds} s, in which every daemon tells it what it knows"
             );
         }
         tokio::time::sleep(Duration::from_millis(wait_ms).min(LOOK_AGAIN)).await;
@@ -367,10 +417,11 @@ async fn advance_in(
     config: &Config,
     identity: StoreIdentity,
     reason: &str,
+    formats: Option<String>,
 ) -> Result<EpochStatus> {
     let times = Times::of(config)?;
     check_clock(&mut store, &server_of(config).await?).await?;
-    let wish = wish_for(identity, times, reason.to_owned(), operator(config));
+    let wish = wish_for(identity, times, reason.to_owned(), operator(config), formats);
     let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
@@ -394,6 +445,9 @@ fn refused(refused: AdvanceRefused) -> Error {
     match refused {
         AdvanceRefused::OtherStore { .. } => error
             .with_hint("idgenctl epoch show prints the identity; make sure that this is the store you mean"),
+        AdvanceRefused::Formats(_) => error.with_hint(
+            "see \"Two plans of formats\" in docs/operations.md, and name the one that holds with --formats 'PLAN'",
+        ),
         AdvanceRefused::Open | AdvanceRefused::TooSoon { .. } => error,
     }
 }
@@ -411,7 +465,7 @@ fn operator(config: &Config) -> String {
 mod tests {
     use super::*;
     use idgen_core::lease::ledger::{Cell, Holder};
-    use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token};
+    use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token, Told};
 
     const NOW: UnixMs = UnixMs(1_795_910_400_000);
     const TIMES: Times = Times {
@@ -459,7 +513,7 @@ mod tests {
             sealed_reason: None,
             sealed_at: None,
             damage: None,
-            known: (Epoch(0), UnixMs(0)),
+            known: Told::default(),
             revision: Revision(5),
             now: NOW,
             workers: vec![held(3, 0, "b"), held(4, 0, "a"), held(5, 0, "b")],
@@ -472,7 +526,7 @@ mod tests {
     fn a_sealed_store_says_why_and_what_an_advance_does() {
         let mut survey = sealed();
         let later = EpochStatus::of(&survey, &[], TIMES).to_string();
-        assert!(later.contains("workers 512 to 1023 20 s later,"), "{later}");
+        assert!(later.contains("in 20 s, when every daemon"), "{later}");
         survey.sealed_at = Some(NOW.saturating_sub(19_500));
         let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert_eq!(
@@ -531,6 +585,32 @@ mod tests {
         ] {
             assert_eq!(clocks_agree(server, before, after).is_ok(), agrees, "{server:?}");
         }
+    }
+
+    #[test]
+    fn a_switch_that_was_lost_is_said_to_come_back() {
+        let switched = format!("classic; regional/1 from {}", NOW.0 + 60_000);
+        let mut survey = sealed();
+        survey.known.formats = vec![switched.clone()];
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
+        let line = format!("formats: {switched}, which the store has lost\n");
+        assert!(
+            shown.contains("512 to 1023 at once") && shown.contains(&line),
+            "{shown}"
+        );
+        survey.workers[0].ceiling = NOW.saturating_add(61_000);
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
+        assert!(
+            shown.contains("workers 512 to 1023 from 2026-11-29T00:01:01.001Z on"),
+            "{shown}"
+        );
+        let contradicts = format!("classic; regional/2 from {}", NOW.0 + 60_000);
+        survey.known.formats.push(contradicts);
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
+        assert!(
+            shown.contains("advance   refused: it cannot be seen which plan"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use idgen_core::lease::ledger::{Cell, Holder};
     use idgen_core::lease::{
-        BootId, CellId, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
+        BootId, CellId, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token, Told,
     };
 
     /// 2026-11-29T22:40:06Z.
@@ -324,7 +324,7 @@ mod tests {
             sealed_reason: sealed.map(str::to_owned),
             sealed_at: None,
             damage: None,
-            known: (Epoch(0), UnixMs(0)),
+            known: Told::default(),
             revision: Revision(9),
             now: NOW,
             workers: vec![

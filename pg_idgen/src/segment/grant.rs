@@ -1,5 +1,9 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
+use super::standing;
+use crate::authority::Permit;
+use crate::clock;
+use idgen_core::segment::burn::Rate;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -23,6 +27,8 @@ pub struct Wish {
     pub lasted_ms: Option<u64>,
     /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
     pub above: i64,
+    /// What the authority of this server allows.
+    pub permit: Permit,
 }
 
 /// A range that is the caller's once its transaction has committed.
@@ -40,6 +46,18 @@ pub enum Refused {
     },
     Gone,
     Exhausted(Exhausted),
+    /// Authority is leased, and everything up to the ceiling is granted.
+    NoCeiling,
+    /// Another history, or a clone: a worker has to settle it first.
+    Unsettled,
+    /// The same history in another place.
+    Copy,
+    /// The safety burn would pass the limit.
+    BurnTooLarge {
+        limit_id: i64,
+    },
+    /// The data directory cannot be looked at.
+    Home(String),
     Query(pgrx::spi::Error),
 }
 
@@ -55,6 +73,11 @@ impl fmt::Display for Refused {
             Self::Locked { blocker_pid } => write!(f, "the row is locked by process {blocker_pid}"),
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
+            Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
+            Self::Unsettled => f.write_str("the database has another history"),
+            Self::Copy => f.write_str("the database may be a copy"),
+            Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
+            Self::Home(reason) => f.write_str(reason),
             Self::Query(error) => write!(f, "{error}"),
         }
     }
@@ -78,13 +101,14 @@ const FIND_BLOCKER: &str = "
        AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
-    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp()
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp(),
+           rate_per_minute = $4, rate_since_ms = $5, rate_since_id = $6, leased = $7
      WHERE segment_id = $1 AND max_id < $2
     RETURNING tag_seq";
 
 const RECORD: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4,
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4, $8, $9,
            jsonb_build_object('issuer', $5, 'pid', pg_backend_pid(), 'segment_id', $6, 'step', $7)
       FROM idgen.space p
     RETURNING event_id";
@@ -126,35 +150,85 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused
     }
     let row = Row::read(&row)?;
     let step = row.next_step(wish.lasted_ms);
-    let range = segment::grant(row.max_id.max(wish.above), row.limit_id, u64::from(step))
-        .map_err(Refused::Exhausted)?;
-    let last = range.last();
+    let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
+    let range =
+        segment::grant(standing.begin, standing.upper, u64::from(step)).map_err(Refused::Exhausted)?;
+    let tag_seq = move_up(client, wish, range, step, standing.rate)?;
+    record(client, wish, &row.tag, range, step, tag_seq)?;
+    Ok(Granted { range, step })
+}
+
+/// Raise the row to the end of the range; the number of the event.
+fn move_up(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    range: Range,
+    step: u32,
+    rate: Rate,
+) -> Result<i64, Refused> {
+    let rate = rate.granted(clock::wall().0, range.last());
     let moved = client
-        .update(MOVE_UP, Some(1), &[id.into(), last.into(), (step as i32).into()])?
+        .update(
+            MOVE_UP,
+            Some(1),
+            &[
+                pgrx::Uuid::from_bytes(wish.segment_id).into(),
+                range.last().into(),
+                (step as i32).into(),
+                rate.per_minute.cast_signed().into(),
+                rate.since_ms.cast_signed().into(),
+                rate.since_id.into(),
+                wish.permit.token().is_some().into(),
+            ],
+        )?
         .first();
-    let tag_seq = moved.get::<i64>(1)?.ok_or(Refused::Gone)?;
+    moved.get::<i64>(1)?.ok_or(Refused::Gone)
+}
+
+fn record(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    tag: &str,
+    range: Range,
+    step: u32,
+    tag_seq: i64,
+) -> Result<(), Refused> {
     let issuer = match wish.issuer {
         Issuer::RefillWorker => "refill worker",
         Issuer::OwnTransaction => "own transaction",
     };
+    let [epoch, revision] = wish.token_columns();
     let recorded = client.update(
         RECORD,
         Some(1),
         &[
-            row.tag.as_str().into(),
+            tag.into(),
             tag_seq.into(),
             range.first.into(),
-            last.into(),
+            range.last().into(),
             issuer.into(),
-            id.into(),
+            pgrx::Uuid::from_bytes(wish.segment_id).into(),
             (step as i32).into(),
+            epoch.into(),
+            revision.into(),
         ],
     )?;
     // No event, no grant: idgen.space has lost its row.
     if recorded.is_empty() {
         return Err(Refused::Query(pgrx::spi::Error::InvalidPosition));
     }
-    Ok(Granted { range, step })
+    Ok(())
+}
+
+impl Wish {
+    /// Of an event: epoch and revision.
+    pub fn token_columns(&self) -> [Option<i64>; 2] {
+        let token = self.permit.token();
+        [
+            token.map(|token| token.epoch.0.cast_signed()),
+            token.map(|token| token.revision.0.cast_signed()),
+        ]
+    }
 }
 
 fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {

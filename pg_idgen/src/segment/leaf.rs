@@ -103,6 +103,8 @@ fn make_here(tables: Tables) -> std::result::Result<(), Error> {
     as_owner.pin(c"default_tablespace", c"");
     as_owner.pin(c"default_table_access_method", c"heap");
     Spi::connect_mut(make_ahead)?;
+    // What was made goes with the extension; a second one in this session needs its own.
+    cache::watch(tables);
     Ok(())
 }
 
@@ -126,12 +128,17 @@ pub fn ahead_is_due() -> bool {
 /// Worker's side: what is missing for today and the coming days.
 pub fn make_ahead(client: &mut SpiClient<'_>) -> Result<()> {
     let last = today() + DAYS_AHEAD;
-    client.update(OWN_IDENTITY, None, &[])?;
+    own_identity(client)?;
     for leaf in missing(client, last)? {
         make(client, &leaf)?;
     }
     SEEN.set(last);
     Ok(())
+}
+
+/// A clone becomes another space.
+pub fn own_identity(client: &mut SpiClient<'_>) -> Result<()> {
+    client.update(OWN_IDENTITY, None, &[]).map(|_| ())
 }
 
 /// What this process has seen may be gone: a transaction was undone, or the extension dropped.

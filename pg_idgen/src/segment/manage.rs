@@ -14,8 +14,8 @@ v1_function!(idgen_grant_segment, grant_segment);
 v1_function!(idgen_segment_changed, segment_changed);
 
 const INSERT: &str = "
-    INSERT INTO idgen.segment (tag, owner, start_id, max_id, limit_id, step, max_step)
-    VALUES ($1, (SELECT rolname FROM pg_roles WHERE oid = $2), $3, $4, $5, $6, $7)
+    INSERT INTO idgen.segment (tag, owner, start_id, max_id, limit_id, step, max_step, mark)
+    VALUES ($1, (SELECT rolname FROM pg_roles WHERE oid = $2), $3, $4, $5, $6, $7, (SELECT mark FROM idgen.authority))
     ON CONFLICT (tag) DO NOTHING
     RETURNING segment_id";
 
@@ -167,16 +167,7 @@ fn grant_segment(call: Call) -> Result<pg_sys::Datum, Error> {
     let user = current_user();
     let _as_owner = AsOwner::begin(tables.owner);
     Spi::connect_mut(|client| {
-        let owned = client.select(OWNED, Some(1), &[tag.into(), user.into()])?.first();
-        if owned.is_empty() {
-            return Err(unknown());
-        }
-        if owned.get::<bool>(2)? != Some(true) {
-            return Err(Error::NotOwnerOfTag {
-                tag: tag.into(),
-                owner: owned.get::<String>(1)?.unwrap_or_default(),
-            });
-        }
+        check_owner(client, tag, user)?;
         if client
             .select(ROLE, Some(1), &[grantee.into()])?
             .first()
@@ -187,6 +178,24 @@ fn grant_segment(call: Call) -> Result<pg_sys::Datum, Error> {
         }
         client.update(LEND, None, &[tag.into(), user.into(), grantee.into()])?;
         Ok(pg_sys::Datum::null())
+    })
+}
+
+/// The role owns the tag, or is a member of its owner, or a superuser.
+///
+/// # Errors
+/// Unknown tag, not its owner.
+pub fn check_owner(client: &pgrx::spi::SpiClient<'_>, tag: &str, user: pg_sys::Oid) -> Result<(), Error> {
+    let owned = client.select(OWNED, Some(1), &[tag.into(), user.into()])?.first();
+    if owned.is_empty() {
+        return Err(Error::UnknownTag { tag: clip(tag) });
+    }
+    if owned.get::<bool>(2)? == Some(true) {
+        return Ok(());
+    }
+    Err(Error::NotOwnerOfTag {
+        tag: tag.into(),
+        owner: owned.get::<String>(1)?.unwrap_or_default(),
     })
 }
 

@@ -7,7 +7,9 @@
 use super::catalog::Found;
 use super::grant::{Issuer, Refused, Wish, burn, grant};
 use super::leaf;
+use crate::authority::Permit;
 use crate::error::Error;
+use crate::guc;
 use crate::owner::{AsOwner, Tables, commit_durably};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -71,6 +73,14 @@ pub fn take(found: &Found) -> Result<i64, Error> {
 }
 
 fn refill(found: &Found, own: Own) -> Result<Own, Error> {
+    if guc::authority() == guc::Authority::Leased {
+        // The ceiling of a tag is raised by its name, which only this transaction sees.
+        return Err(Error::NoAuthority {
+            tag: found.tag.clone(),
+            waited_ms: 0,
+            cause: "The running transaction has made the tag; under a leased authority it must be committed first.".into(),
+        });
+    }
     leaf::ensure(&found.tag, found.tables)?;
     let wish = Wish {
         segment_id: found.segment_id,
@@ -78,6 +88,7 @@ fn refill(found: &Found, own: Own) -> Result<Own, Error> {
         issuer: Issuer::OwnTransaction,
         lasted_ms: (own.high_water > 0).then_some(0),
         above: own.high_water,
+        permit: Permit::Local,
     };
     commit_durably();
     let _as_owner = AsOwner::begin(found.tables.owner);
@@ -86,6 +97,7 @@ fn refill(found: &Found, own: Own) -> Result<Own, Error> {
             tag: found.tag.clone(),
             limit_id: exhausted.limit_id,
         },
+        Refused::Copy => Error::CopyOfDatabase,
         Refused::Gone => Error::UnknownTag {
             tag: found.tag.clone(),
         },

@@ -1,8 +1,8 @@
-//! A store that is not what it was is sealed for everybody, with what is known of its epochs.
+//! A store that is not what it was is sealed for everybody, with what is known beyond it.
 
 use super::{Clerk, same_cell};
 use crate::lease::store::{LeaseStore, Seal, StoreError, StoreErrorKind};
-use idgen_core::lease::{Anchor, CellId, Departure, Snapshot};
+use idgen_core::lease::{Anchor, Cell, CellId, Departure, Snapshot, Told};
 use std::time::Instant;
 
 impl<S: LeaseStore> Clerk<S> {
@@ -18,7 +18,7 @@ impl<S: LeaseStore> Clerk<S> {
         if *departure == Departure::AnotherCell {
             let known = self.pins.anchor().map(|seen| seen.cell_id);
             self.refused = same_cell(known, snapshot.cell.cell_id).err();
-        } else if !self.seal(snapshot.cell.cell_id, &reason, !latched).await {
+        } else if !self.seal(shown(&snapshot.cell), &reason, !latched).await {
             self.pins.forgive();
             let what = format!("an old answer of the lease store was dropped: {reason}");
             return StoreError::new(StoreErrorKind::Unreachable, what);
@@ -27,20 +27,15 @@ impl<S: LeaseStore> Clerk<S> {
     }
 
     /// False: it was an old answer.
-    pub(super) async fn seal(&mut self, cell_id: CellId, reason: &str, may_be_old: bool) -> bool {
-        let remembered = self
-            .pins
-            .remembered()
-            .chain(self.remembered.anchors.iter().cloned());
-        let remembered = remembered.filter(|_| may_be_old).collect();
-        let known = self.latest_known().map(|anchor| (anchor.epoch, anchor.since));
-        let (known, known_since) = known.unwrap_or_default();
+    pub(super) async fn seal(&mut self, cell: (CellId, Told), reason: &str, may_be_old: bool) -> bool {
+        let (cell_id, shown) = cell;
+        let known = self.remembered_of(cell_id);
+        let held_to = known.clone().cloned().chain(self.pins.fallen());
         let seal = Seal {
             cell_id,
             reason: reason.to_owned(),
-            known,
-            known_since,
-            remembered,
+            known: shown.and(&Told::by(known)),
+            remembered: held_to.filter(|_| may_be_old).collect(),
         };
         match self.store.seal(&seal).await {
             Ok(departed) => {
@@ -58,22 +53,40 @@ impl<S: LeaseStore> Clerk<S> {
         }
     }
 
-    /// The store is sealed already, perhaps by somebody who knows of no epoch as late as we do, or by nobody who has
-    /// written it down: the operator is to know since when everybody could.
-    pub(super) async fn tell_epoch(&mut self, reason: &str) {
-        let Some((cell_id, epoch)) = self.latest_known().map(|anchor| (anchor.cell_id, anchor.epoch)) else {
+    /// The store is sealed already, perhaps by somebody who knows of no epoch, or no switch of formats, as late as we do;
+    /// or by nobody who has written it down: the operator is to know since when everybody could tell.
+    /// Whose cell it is was not said; one that is not meant takes no notice.
+    pub(super) async fn tell(&mut self, reason: &str) {
+        let mut cells: Vec<CellId> = self.all_remembered().map(|anchor| anchor.cell_id).collect();
+        cells.dedup();
+        let known = cells.iter().map(|cell_id| Told::by(self.remembered_of(*cell_id)));
+        let telling = Some((reason.to_owned(), known.collect()));
+        if self.told == telling {
             return;
-        };
-        let telling = Some((reason.to_owned(), epoch));
-        if self.told != telling {
-            self.seal(cell_id, reason, true).await;
-            self.told = telling.filter(|_| self.seal_trouble.text().is_none());
         }
+        for cell_id in cells {
+            self.seal((cell_id, Told::default()), reason, true).await;
+        }
+        self.told = telling.filter(|_| self.seal_trouble.text().is_none());
     }
 
-    /// Of all that is remembered here.
-    fn latest_known(&self) -> Option<&Anchor> {
-        let known = self.pins.anchor().into_iter().chain(&self.remembered.anchors);
-        known.max_by_key(|anchor| (anchor.epoch, anchor.since))
+    /// Here and by the server.
+    fn all_remembered(&self) -> impl Iterator<Item = &Anchor> + Clone {
+        self.pins.anchor().into_iter().chain(&self.remembered.anchors)
     }
+
+    fn remembered_of(&self, cell_id: CellId) -> impl Iterator<Item = &Anchor> + Clone {
+        self.all_remembered()
+            .filter(move |anchor| anchor.cell_id == cell_id)
+    }
+}
+
+/// The cell that is meant, in the epoch that was looked at: one that was begun since is another matter.
+fn shown(cell: &Cell) -> (CellId, Told) {
+    let told = Told {
+        epoch: cell.epoch,
+        since: cell.epoch_since,
+        formats: Vec::new(),
+    };
+    (cell.cell_id, told)
 }

@@ -41,6 +41,7 @@ async fn probe_with(desk: &mut Desk<MemoryStore>, remembered: Remembered) -> Ans
 #[tokio::test]
 async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
     let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
     let mut desk = desk(&place);
     let first = probe(&mut desk).await;
     assert!(matches!(first.event, Some(Event::Probed { .. })), "{first:?}");
@@ -60,10 +61,49 @@ async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
     );
 }
 
+/// As after a start of the daemon beside a server that minted, whose store was wiped.
+#[tokio::test]
+async fn a_cell_is_made_only_for_a_server_that_has_said_that_it_had_none() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut desk = desk(&place);
+    let denied = |answer: Answer| {
+        answer
+            .trouble
+            .is_some_and(|trouble| trouble.kind == StoreErrorKind::Denied)
+    };
+    assert!(denied(probe(&mut desk).await), "it was not asked yet");
+    assert!(denied(acquire(&mut desk, Some(CellId(7))).await));
+    assert!(!place.has_cell());
+    let made = acquire(&mut desk, None).await;
+    assert!(matches!(made.event, Some(Event::Granted { .. })), "{made:?}");
+    assert!(place.has_cell());
+}
+
+async fn acquire(desk: &mut Desk<MemoryStore>, server_cell: Option<CellId>) -> Answer {
+    desk.submit(Request::Acquire(Acquire {
+        ticket: Ticket(2),
+        boot_id: BootId(3),
+        remembered: Remembered {
+            cell: server_cell,
+            ..Remembered::default()
+        },
+        reading: ClockReading {
+            wall: host_clock(),
+            boot: BootMs(5),
+        },
+        doubt: None,
+        memory: Memory::new(),
+        wanted: Wanted::Any(1),
+        random: 7,
+    }));
+    desk.answer().await
+}
+
 /// The member that answered was paused; when it is asked again, before anything is sealed, it has caught up.
 #[tokio::test]
 async fn an_old_answer_seals_nothing() {
     let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
     let mut desk = desk(&place);
     probe(&mut desk).await;
     let old = place.backup();
@@ -96,10 +136,10 @@ fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
         runtime.block_on(async {
             place.set_fault(Fault::Away);
             for _ in 0..5 {
-                clerk.seal(CellId(1), "restored", true).await;
+                clerk.seal((CellId(1), Told::default()), "restored", true).await;
             }
             place.set_fault(Fault::None);
-            clerk.seal(CellId(1), "restored", true).await;
+            clerk.seal((CellId(1), Told::default()), "restored", true).await;
         });
     });
     assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
@@ -146,6 +186,7 @@ async fn claims_of_an_earlier_daemon_stay_open_until_a_lease_may_be_taken() {
 #[tokio::test]
 async fn whoever_finds_a_seal_writes_down_when_and_what_epoch_it_knows() {
     let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
     let mut desk = desk(&place);
     probe(&mut desk).await;
     let backup = place.backup();
