@@ -10,6 +10,7 @@ pub mod buffer;
 pub mod burn;
 pub mod home;
 pub mod step;
+pub mod stripes;
 pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
