@@ -136,6 +136,7 @@ impl EtcdStore {
             .check(&workers, 0)
             .and_then(|()| of_shards.check(&shards, fetched.shards_made(&shards)?))
             .err();
+        let of_names = self.named_damage(cell.cell(Class::Worker)?.epoch).await?;
         self.remember(&fetched, &cell)?;
         let history = fetched
             .changes
@@ -147,7 +148,7 @@ impl EtcdStore {
             here: identity_of(self.pins.cluster_id())?,
             sealed_reason: cell.sealed_reason.clone(),
             sealed_at: cell.sealed_at(),
-            damage: damage.map(|error| error.message),
+            damage: damage.map(|error| error.message).or(of_names),
             known: cell.known(),
             revision: unsigned(fetched.revision),
             now: host_clock(),
