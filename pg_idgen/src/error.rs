@@ -328,6 +328,18 @@ impl Error {
                 format!("Its owner is \"{owner}\"."),
                 "Its owner, members of that role and those with idgen.grant_admin() may change it and give rights on it.",
             ),
+            Self::SegmentTableFull { segments_max } => report(
+                "IG017",
+                "too many segment tags in use",
+                format!("All {segments_max} places in shared memory are taken."),
+                "Raise idgen.max_segments and restart the server.",
+            ),
+            other => other.tag_change_report(),
+        }
+    }
+
+    fn tag_change_report(self) -> Report {
+        match self {
             Self::TagExists { tag } => report(
                 "IG016",
                 format!("segment tag \"{tag}\" already exists"),
@@ -353,12 +365,6 @@ impl Error {
                 detail,
                 hint,
             } => report("IG026", message, detail, hint),
-            Self::SegmentTableFull { segments_max } => report(
-                "IG017",
-                "too many segment tags in use",
-                format!("All {segments_max} places in shared memory are taken."),
-                "Raise idgen.max_segments and restart the server.",
-            ),
             other => Self::unlisted(&other),
         }
     }
