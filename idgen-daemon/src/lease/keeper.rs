@@ -309,10 +309,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let (what, event) = match action {
             Action::Install { held, anchor } => {
                 history::publishing(class, &held);
-                let outcome = match remember(server, &held, self.desk.anchor()).await {
-                    Ok(InstallOutcome::Done) => server.install(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let install = server.install(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), install).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -325,10 +323,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             }
             Action::Extend { held, anchor } => {
                 history::publishing(class, &held);
-                let outcome = match remember(server, &held, self.desk.anchor()).await {
-                    Ok(InstallOutcome::Done) => server.extend(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let extend = server.extend(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), extend).await;
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -526,13 +522,17 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
     }
 }
 
-/// What the store has shown is on the server's disk before anything of it is used.
-async fn remember(
+/// Publishes once what the store has shown is on the server's disk: it is written before anything of it is used.
+async fn remember_first(
     server: &impl MintingServer,
     held: &Held,
     anchor: Option<&Anchor>,
+    publish: impl Future<Output = Result<InstallOutcome>>,
 ) -> Result<InstallOutcome> {
-    server.remember(held.boot_id, known(anchor)?).await
+    match server.remember(held.boot_id, known(anchor)?).await {
+        Ok(InstallOutcome::Done) => publish.await,
+        other => other,
+    }
 }
 
 /// Whoever holds a lease has read the store.

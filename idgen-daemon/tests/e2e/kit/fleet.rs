@@ -17,8 +17,9 @@ use idgen_core::lease::{
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
-    ClockInputs, Committed, Connect, Expected, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer,
-    Renewal, Report, Seal, StoreError, StoreErrorKind, accept_channel, host_clock,
+    ClockInputs, Committed, Connect, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, Keeper,
+    KeeperConfig, LeaseStore, MintingServer, Renewal, Report, Seal, StoreError, StoreErrorKind,
+    accept_channel, host_clock,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
@@ -28,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::eventually_true;
+use super::{Etcd, eventually_true};
 
 /// As the default of the configuration.
 const POLL: Duration = Duration::from_millis(500);
@@ -64,6 +65,30 @@ impl Calls {
         self.0.sort_unstable();
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or_default()
+    }
+}
+
+/// Stores of workers in one etcd, for whoever is named.
+pub fn on_etcd(etcd: &Etcd, limit: Duration, ttl_ms: u64) -> impl Fn(HolderName) -> EtcdStore {
+    let endpoint = etcd.endpoint();
+    move |holder| {
+        EtcdStore::new(EtcdConfig {
+            class: Class::Worker,
+            endpoints: vec![endpoint.clone()],
+            security: EtcdSecurity::default(),
+            prefix: "/fleet".to_owned(),
+            request_timeout: limit,
+            ttl_ms,
+            holder,
+        })
+    }
+}
+
+/// One that holds nothing, and looks.
+pub fn somebody() -> HolderName {
+    HolderName {
+        instance: InstanceId(1),
+        name: "somebody".to_owned(),
     }
 }
 
