@@ -268,7 +268,10 @@ pub fn a_name_is_given_up_by_its_token_and_free_at_once<P: Place<Store: StripeSt
         guard: last.guard,
         ..next
     };
-    assert_eq!(kind(later_run.renew(&mut guarded_now.clone())), Some(StoreErrorKind::Conflict));
+    assert_eq!(
+        kind(later_run.renew(&mut guarded_now.clone())),
+        Some(StoreErrorKind::Conflict)
+    );
     later_run.raise(&last, &[to("k", seen, 6)]).expect("raised");
 }
 

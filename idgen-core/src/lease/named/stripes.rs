@@ -300,7 +300,10 @@ mod tests {
             database: "other".to_owned(),
             ..wish(1, 1)
         };
-        assert!(plan_claim(&claims, false, beside).unwrap().is_some(), "another database");
+        assert!(
+            plan_claim(&claims, false, beside).unwrap().is_some(),
+            "another database"
+        );
         let four = StripeWish {
             stripes: 4,
             ..wish(1, 2)

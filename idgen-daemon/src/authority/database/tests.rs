@@ -186,7 +186,11 @@ impl World {
 
     async fn server(&mut self, number: u128) -> Server {
         let seen = self.store(number).read().await.expect("read");
-        let server = Server::new(number, vec![Anchor::of(&seen.cell, seen.revision)], self.place.clone());
+        let server = Server::new(
+            number,
+            vec![Anchor::of(&seen.cell, seen.revision)],
+            self.place.clone(),
+        );
         self.servers.push(server.clone());
         server
     }
