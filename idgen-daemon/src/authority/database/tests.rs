@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
-use crate::lease::{HolderName, LeaseStore};
+use crate::lease::{Committed, HolderName, LeaseStore};
 use crate::metrics::Metrics;
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::named::{NamedRow, Raise, Stored, Want};
-use idgen_core::lease::{Class, TimingSpec};
+use idgen_core::lease::named::{LeaseName, NamedLook, NamedRow, Raise, Stored};
+use idgen_core::lease::{Anchor, Class, Revision, TimingSpec};
 use std::collections::BTreeMap;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
@@ -29,6 +29,8 @@ struct Memory {
     anchors: Vec<Anchor>,
     system: u64,
     local: bool,
+    /// No workers are leased for it.
+    unserved: bool,
 }
 
 #[derive(Clone)]
@@ -237,6 +239,10 @@ fn keeper<S: NamedStore>(number: u128, server: &Server, store: S) -> DatabaseKee
         database: "app".to_owned(),
         instance: InstanceId(number),
         timing: Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing"),
+        is_served: {
+            let server = server.clone();
+            Arc::new(move || !server.memory().unserved)
+        },
         board: Board::default(),
         metrics: Metrics::new().expect("metrics").of_authority(),
     };
@@ -459,7 +465,7 @@ async fn a_restored_store_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_memory_of_the_cell_or_in_the_store_waits() {
+async fn a_server_without_leases_of_workers_waits() {
     let mut world = World::new();
     let server = world.server(1).await;
     server.memory().anchors.clear();
@@ -468,8 +474,21 @@ async fn a_server_without_a_memory_of_the_cell_or_in_the_store_waits() {
     assert_eq!((server.grant(1), &daemon.standing), (None, &Standing::Wanted));
     let trouble = daemon.store_trouble.text().unwrap_or_default();
     assert!(trouble.contains("waiting until leases"), "{trouble}");
-    let here = StoreIdentity::new("postgres/-5/1/16384").expect("an identity");
-    assert!(is_in(&here, (-5_i64).cast_unsigned()) && !is_in(&here, 5));
+    let remembering = world.server(3).await;
+    remembering.memory().unserved = true;
+    let mut other = world.daemon(3, &remembering);
+    other.visit().await.expect("visit");
+    assert_eq!((remembering.grant(1), &other.standing), (None, &Standing::Wanted));
+    remembering.memory().unserved = false;
+    other.visit().await.expect("visit");
+    assert_eq!(other.standing, Standing::Held);
+    // What is held is renewed all the same.
+    remembering.memory().unserved = true;
+    for _ in 0..5 {
+        world.pass(3_900);
+        other.visit().await.expect("visit");
+        assert!(world.grant_all(&remembering) > 0);
+    }
     server.memory().local = true;
     daemon.visit().await.expect("visit");
     assert_eq!(daemon.standing, Standing::Local);
