@@ -46,9 +46,10 @@ COMMENT ON COLUMN idgen.named_ceiling.revision IS 'Store revision of its last ch
 CREATE TABLE idgen.stripe (
     space_id       uuid    NOT NULL,
     stripe         integer NOT NULL CHECK (stripe >= 0),
-    stripes        integer NOT NULL CHECK (stripes BETWEEN 1 AND 1024),
+    stripes        integer NOT NULL CHECK (stripes BETWEEN 2 AND 64),
     server         bigint  NOT NULL,
     server_name    text    NOT NULL,
+    database_name  text    NOT NULL,
     claimed_at     timestamptz NOT NULL,
     claimed_by     text    NOT NULL,
     released_at    timestamptz,
@@ -58,12 +59,13 @@ CREATE TABLE idgen.stripe (
     CHECK (stripe < stripes),
     CHECK ((released_at IS NULL) = (release_reason IS NULL))
 );
-COMMENT ON TABLE idgen.stripe IS 'Embedded lease store: which server has which stripe of a space, as idgenctl stripes has recorded it. Rows are never deleted. Never dumped.';
+COMMENT ON TABLE idgen.stripe IS 'Embedded lease store: which database of which server has which stripe of a space, as idgenctl stripes has recorded it. Rows are never deleted. Never dumped.';
 COMMENT ON COLUMN idgen.stripe.space_id IS 'The space: idgen.space.space_id of all of its servers.';
 COMMENT ON COLUMN idgen.stripe.stripe IS 'The index: the server takes the stripes that are this modulo stripes.';
 COMMENT ON COLUMN idgen.stripe.stripes IS 'In how many the space is cut; the same in all rows of a space.';
 COMMENT ON COLUMN idgen.stripe.server IS 'System identifier of the server; its standbys have the same.';
 COMMENT ON COLUMN idgen.stripe.server_name IS 'Name of its idgend, for people.';
+COMMENT ON COLUMN idgen.stripe.database_name IS 'Its database that belongs to the space.';
 COMMENT ON COLUMN idgen.stripe.claimed_at IS 'When, by the clock of this database.';
 COMMENT ON COLUMN idgen.stripe.claimed_by IS 'Who claimed it.';
 COMMENT ON COLUMN idgen.stripe.released_at IS 'Since when it is nobody''s; NULL: it is claimed.';

@@ -4,18 +4,18 @@
 //! the store or this daemon is away the server goes on up to the ceilings that it knows, and stops by itself at the
 //! deadline.
 
-use super::Shared;
+use super::IsServed;
+use super::post::Post;
 use super::report::{Board, DatabaseReport, Standing};
 use super::server::{Database, Open, Said, Wanted};
+use super::shared::Shared;
 use crate::complaint::Complaint;
 use crate::error::Result;
-use crate::lease::{CEILINGS_AT_ONCE, Committed, NamedStore, StoreError, StoreErrorKind};
+use crate::lease::{CEILINGS_AT_ONCE, NamedStore, StoreError, StoreErrorKind};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::clock::BootMs;
-use idgen_core::lease::named::{
-    Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, NamedLook, Step, Tenure, Want, Who,
-};
-use idgen_core::lease::{Anchor, BootId, InstanceId, Revision, Snapshot, StoreIdentity, Timing, Token};
+use idgen_core::lease::named::{Acquisition, Attempt, Ceilings, Decision, Held, Step, Want, Who};
+use idgen_core::lease::{BootId, InstanceId, Timing, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -37,36 +37,9 @@ pub(super) struct DatabaseConfig {
     pub(super) database: String,
     pub(super) instance: InstanceId,
     pub(super) timing: Timing,
+    pub(super) is_served: IsServed,
     pub(super) board: Board,
     pub(super) metrics: AuthorityMetrics,
-}
-
-/// The lease of one space and stripe.
-struct Post {
-    of: (u128, u32),
-    tenure: Tenure,
-    /// Under this token.
-    ceilings: (Option<Token>, Ceilings),
-    /// What the server was told last.
-    installed: Option<(Token, BootMs)>,
-}
-
-impl Post {
-    fn new(of: (u128, u32), timing: Timing) -> Self {
-        Self {
-            of,
-            tenure: Tenure::new(LeaseName::authority(of.0, of.1), timing),
-            ceilings: (None, Ceilings::new()),
-            installed: None,
-        }
-    }
-
-    /// What is held, where the server knows of it and the store was not heard to say otherwise.
-    fn in_force(&self) -> Option<Held> {
-        let (held, deadline) = self.tenure.held()?;
-        let known = self.installed == Some((held.token, deadline));
-        (known && self.tenure.is_sure()).then(|| held.clone())
-    }
 }
 
 /// See the module.
@@ -301,7 +274,16 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         }
         match decision {
             Decision::Hold => Ok(false),
-            Decision::Acquire(acquisition) => Ok(self.acquire(acquisition, reading).await),
+            Decision::Acquire(acquisition) => {
+                // Whatever those had to wait for, and to find out about the store, goes for this one too.
+                let remembers = anchors.iter().any(|anchor| anchor.cell_id == look.cell.cell_id);
+                if !remembers || !(self.config.is_served)() {
+                    let why = "waiting until leases of workers or shards are installed in this server";
+                    self.store_fails(&StoreError::new(StoreErrorKind::Denied, why));
+                    return Ok(true);
+                }
+                Ok(self.acquire(acquisition, reading).await)
+            }
             Decision::GiveUp(token) => self.give_up(session, token).await,
             Decision::Wait(occupant) => {
                 let holder = occupant.holder.name;
@@ -583,79 +565,6 @@ pub(super) enum Pace {
     Idle,
     /// The extension is not there.
     Absent,
-}
-
-impl<S: NamedStore> Shared<S> {
-    async fn acquire(&mut self, plan: &Acquisition) -> std::result::Result<Committed, StoreError> {
-        let committed = self.store.acquire(plan).await?;
-        let token = Token {
-            epoch: plan.epoch,
-            revision: committed.revision,
-        };
-        self.note_granted(&plan.name, token);
-        Ok(committed)
-    }
-
-    async fn renew(&mut self, held: &Held) -> std::result::Result<Committed, StoreError> {
-        let committed = self.store.renew_held(held).await?;
-        self.pins.note_revision(committed.revision);
-        Ok(committed)
-    }
-
-    /// A look at a store that is what it was, and that this server may be served from.
-    async fn look_at(
-        &mut self,
-        name: &LeaseName,
-        anchors: &[Anchor],
-        own_system: u64,
-    ) -> std::result::Result<NamedLook, StoreError> {
-        let denied = |message: &str| Err(StoreError::new(StoreErrorKind::Denied, message));
-        let look = self.store.look_at(name).await?;
-        if is_in(&look.cell.identity, own_system) {
-            return denied(
-                "it is in this very cluster, and cannot be an authority over it: what goes back with the one goes back \
-                 with the other (hint: [store] in another server, or etcd)",
-            );
-        }
-        let seen = Snapshot::new(look.cell.clone(), look.revision, Vec::new());
-        if let Err(departure) = self.pins.judge(&seen, anchors) {
-            return Err(StoreError::sealed(departure.to_string()));
-        }
-        self.hear_witness(name, &look)?;
-        if !anchors.iter().any(|anchor| anchor.cell_id == look.cell.cell_id) {
-            return denied("waiting until leases of workers or shards are installed in this server");
-        }
-        Ok(look)
-    }
-}
-
-impl<S> Shared<S> {
-    /// A row that is older than it was tells of a restore whose revision was raised.
-    fn hear_witness(&mut self, name: &LeaseName, look: &NamedLook) -> std::result::Result<(), StoreError> {
-        let epoch = look.cell.epoch;
-        let is = look.row.as_ref().map_or(Revision(0), |row| row.revision);
-        match self.witnesses.get(name) {
-            Some((of, was)) if *of == epoch && is < *was => Err(StoreError::sealed(format!(
-                "the store's row {name} is older than revision {}, which it had: the store was restored",
-                was.0
-            ))),
-            _ => {
-                self.witnesses.insert(name.clone(), (epoch, is));
-                Ok(())
-            }
-        }
-    }
-
-    fn note_granted(&mut self, name: &LeaseName, token: Token) {
-        self.pins.note_revision(token.revision);
-        self.witnesses.insert(name.clone(), (token.epoch, token.revision));
-    }
-}
-
-/// Is that store in a database of the cluster with this system identifier?
-fn is_in(store: &StoreIdentity, system: u64) -> bool {
-    let prefix = format!("postgres/{}/", system.cast_signed());
-    store.as_str().starts_with(&prefix)
 }
 
 fn random() -> u64 {

@@ -10,16 +10,18 @@
 //! shards have nothing to do with it.
 
 mod database;
+mod post;
 mod report;
 mod server;
+mod shared;
 
 use self::database::{DatabaseConfig, DatabaseKeeper, Pace};
+use self::shared::Shared;
 use crate::complaint::Complaint;
 use crate::error::{Error, Result};
 use crate::lease::NamedStore;
 use crate::metrics::AuthorityMetrics;
-use idgen_core::lease::named::LeaseName;
-use idgen_core::lease::{Epoch, InstanceId, Pins, Revision, Timing};
+use idgen_core::lease::{InstanceId, Timing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +45,9 @@ const IDLE: Duration = Duration::from_secs(1);
 /// ... unless there are so many that these would be more visits a second than this: each is a new session.
 const IDLE_VISITS_PER_SECOND: u32 = 10;
 
+/// Does the server mint from a lease of workers or shards that this run of the daemon has installed?
+pub type IsServed = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What the keeper works with.
 #[derive(Clone)]
 pub struct AuthorityConfig {
@@ -52,28 +57,12 @@ pub struct AuthorityConfig {
     pub timing: Timing,
     /// How often a database whose lease is missing is visited.
     pub poll: Duration,
+    /// Nothing is asked for before.
+    pub is_served: IsServed,
     /// Where it reports.
     pub board: Board,
     /// What it counts.
     pub metrics: AuthorityMetrics,
-}
-
-/// The store, and what was seen of it.
-struct Shared<S> {
-    store: S,
-    pins: Pins,
-    /// Revisions that the rows of names have had, by the epoch they were seen in.
-    witnesses: BTreeMap<LeaseName, (Epoch, Revision)>,
-}
-
-impl<S> Shared<S> {
-    fn new(store: S) -> Self {
-        Self {
-            store,
-            pins: Pins::default(),
-            witnesses: BTreeMap::new(),
-        }
-    }
 }
 
 /// See the module.
@@ -156,6 +145,7 @@ impl<S: NamedStore, O: Open> AuthorityKeeper<S, O> {
             database: database.clone(),
             instance: self.config.instance,
             timing: self.config.timing,
+            is_served: Arc::clone(&self.config.is_served),
             board: self.config.board.clone(),
             metrics: self.config.metrics.clone(),
         };

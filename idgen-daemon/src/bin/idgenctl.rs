@@ -66,7 +66,7 @@ enum Command {
     /// Who has which identity, as the lease store of a cell says it.
     #[command(subcommand)]
     Leases(LeasesCommand),
-    /// Which server has which stripe of a space that several masters share.
+    /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(StripesCommand),
 }
@@ -168,23 +168,26 @@ enum StripesCommand {
         #[arg(long, value_name = "UUID")]
         space: Option<Uuid>,
     },
-    /// Give a stripe of a space to the server of this configuration, for good: its standbys have it too. Refused while
-    /// another server has it, when the space is cut in another number of stripes, and when another server had it whose
-    /// grants the store does not know. Does nothing when the server has it already.
+    /// Give a stripe of a space to a database of this configuration's server, for good: its standbys have it too. Refused
+    /// while another database has it, when the space is cut among another number of masters, and when another database
+    /// had it whose grants the store does not know. Does nothing when it has it already.
     Claim {
         #[command(flatten)]
         cell: CellArguments,
-        /// The space: space_id of idgen.space in a database of its first master.
+        /// The space: any new uuid for its first master, the same for the others.
         #[arg(long, value_name = "UUID")]
         space: Uuid,
         /// The index of the stripe, from 0.
         #[arg(long, value_name = "I")]
         stripe: u32,
-        /// In how many stripes the space is cut. The first claim decides it, for good.
+        /// Among how many masters the space is cut, 2 to 64. The first claim decides it, for good.
         #[arg(long, value_name = "N")]
         of: u32,
+        /// The database that is to belong to the space; that of the configuration where none is named.
+        #[arg(long, value_name = "NAME")]
+        database: Option<String>,
     },
-    /// Take a stripe from a server that is gone. Refused while its authority is held. The claim stays on record.
+    /// Take a stripe from a database that is gone. Refused while its authority is held. The claim stays on record.
     Release {
         #[command(flatten)]
         cell: CellArguments,
@@ -373,12 +376,17 @@ fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
     let listed = match *command {
         StripesCommand::List { space, .. } => wait_for(stripes::list(&config, space))?,
         StripesCommand::Claim {
-            space, stripe, of, ..
+            space,
+            stripe,
+            of,
+            ref database,
+            ..
         } => {
             let wish = stripes::Wish {
                 space_id: space,
                 stripe,
                 of,
+                database: database.clone(),
             };
             wait_for(stripes::claim(&config, wish))?
         }

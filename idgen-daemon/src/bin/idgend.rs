@@ -139,7 +139,7 @@ async fn supervise(config: Config) -> Result<()> {
         reports.push((class, reported));
         clocks.push((class, accept));
     }
-    let board = spawn_authority(&mut supervisor, &config, &holder, &metrics, &stop);
+    let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     let certificates = config.client_certificates();
     if !certificates.is_empty() {
         let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
@@ -238,6 +238,7 @@ fn spawn_authority(
     supervisor: &mut Supervisor,
     config: &Config,
     holder: &HolderName,
+    reports: &[(Class, watch::Receiver<Report>)],
     metrics: &Metrics,
     stop: &CancellationToken,
 ) -> Board {
@@ -245,9 +246,12 @@ fn spawn_authority(
     let Some(timing) = config.authority else {
         return board;
     };
+    let reports: Vec<_> = reports.iter().map(|(_, report)| report.clone()).collect();
+    let is_served = move || reports.iter().any(|report| report.borrow().lease.is_some());
     let keeper = AuthorityConfig {
         instance: holder.instance,
         timing,
+        is_served: Arc::new(is_served),
         poll: config.postgres.poll,
         board: board.clone(),
         metrics: metrics.of_authority(),

@@ -1,4 +1,4 @@
-//! `idgenctl stripes`: which server has which stripe of a space. The rules are in `idgen_core::lease::named::stripes`.
+//! `idgenctl stripes`: which database has which stripe of a space. The rules are in `idgen_core::lease::named::stripes`.
 
 use super::store::{of_store, open, operator, printable, rfc3339, server_of};
 use crate::authority::Database;
@@ -28,7 +28,9 @@ pub struct Stripe {
     pub stripe: u32,
     /// Of how many.
     pub of: u32,
-    /// Name of the server's idgend.
+    /// The database that has it.
+    pub database: String,
+    /// Name of its server's idgend.
     pub server: String,
     /// System identifier of the server.
     pub system_identifier: u64,
@@ -47,7 +49,7 @@ pub struct Stripe {
 }
 
 /// What is claimed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wish {
     /// The space.
     pub space_id: Uuid,
@@ -55,6 +57,8 @@ pub struct Wish {
     pub stripe: u32,
     /// Of how many.
     pub of: u32,
+    /// The database; `None`: that of the configuration.
+    pub database: Option<String>,
 }
 
 /// All stripes, or those of a space.
@@ -65,7 +69,7 @@ pub async fn list(config: &Config, space_id: Option<Uuid>) -> Result<Stripes> {
     }
 }
 
-/// Gives an index to the server of this configuration, if it is free; nothing happens when the server has it already.
+/// Gives an index to a database of this configuration's server, if it is free; nothing happens when it has it already.
 pub async fn claim(config: &Config, wish: Wish) -> Result<Stripes> {
     match open(config) {
         AnyStore::Postgres(store) => claim_in(*store, config, wish).await,
@@ -100,11 +104,15 @@ async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result
 async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish: Wish) -> Result<Stripes> {
     let server = server_of(config).await?.system_identifier().await?;
     let space_id = wish.space_id.as_u128();
+    let url = &config.postgres.url;
+    let configured = || url.get_dbname().or(url.get_user()).unwrap_or_default().to_owned();
+    let database = wish.database.unwrap_or_else(configured);
     let wanted = StripeWish {
         space_id,
         stripe: wish.stripe,
         stripes: wish.of,
         server,
+        database: database.clone(),
         name: config.name.clone(),
         at: store.clock().await.map_err(of_store)?,
         by: operator(config),
@@ -118,7 +126,8 @@ async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish
         // An answer may have got lost; the claim tells.
         let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
         let is_ours = |claim: &StripeClaim| {
-            (claim.stripe, claim.server, claim.at) == (wish.stripe, server, plan.wish.at)
+            (claim.stripe, claim.server, &claim.database, claim.at)
+                == (wish.stripe, server, &database, plan.wish.at)
         };
         if !claims.iter().any(is_ours) {
             return Err(not_made(claimed.err()));
@@ -195,6 +204,7 @@ impl Stripe {
             space_id: Uuid::from_u128(claim.space_id),
             stripe: claim.stripe,
             of: claim.stripes,
+            database: claim.database.clone(),
             server: claim.name.clone(),
             system_identifier: claim.server,
             claimed_at: rfc3339(claim.at),
@@ -240,6 +250,7 @@ impl Stripes {
             .set_header([
                 "space",
                 "stripe",
+                "database",
                 "server",
                 "system",
                 "claimed",
@@ -251,6 +262,7 @@ impl Stripes {
             table.add_row([
                 stripe.space_id.to_string(),
                 format!("{} of {}", stripe.stripe, stripe.of),
+                printable(&stripe.database),
                 printable(&stripe.server),
                 stripe.system_identifier.to_string(),
                 stripe.claimed_at.clone(),
@@ -276,6 +288,7 @@ mod tests {
             stripe: 1,
             stripes: 3,
             server: 42,
+            database: "app".to_owned(),
             name: "north\u{1b}[2J".to_owned(),
             at: UnixMs(1_700_000_000_000),
             by: "me at north".to_owned(),

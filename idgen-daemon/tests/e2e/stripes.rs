@@ -72,13 +72,17 @@ fn stripes_are_claimed_once(store: &Store) {
         &stripes.claim(&at_north, "1", "2"),
         "has index 0 of the space already",
     );
-    refused(&stripes.claim(&at_south, "0", "2"), "belongs to server north");
+    refused(
+        &stripes.claim(&at_south, "0", "2"),
+        "belongs to database postgres of server north",
+    );
     refused(&stripes.claim(&at_south, "1", "3"), "cut in 2 stripes, for good");
     assert_eq!(
         stripes.claim(&at_south, "2", "2").code,
         Some(2),
         "there is no such index"
     );
+    assert_eq!(stripes.claim(&at_south, "0", "1").code, Some(2), "no stripes");
     done(&stripes.claim(&at_south, "1", "2"));
     let listed = stripes.list(&at_south);
     let servers: Vec<&Value> = listed.iter().map(|stripe| &stripe["server"]).collect();

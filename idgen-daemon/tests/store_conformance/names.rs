@@ -257,7 +257,22 @@ pub fn a_name_is_given_up_by_its_token_and_free_at_once<P: Place<Store: StripeSt
     assert!(!later_run.give_up(&held), "once");
     let next = later_run.take(&of);
     assert!(next.token > held.token);
-    assert_eq!(later_run.ceilings(&of, &["k"])["k"].ceiling, 5);
+    let seen = later_run.ceilings(&of, &["k"]).remove("k");
+    assert_eq!(seen.map(|seen| seen.ceiling), Some(5));
+    // Who holds it does not help: the token counts.
+    assert!(later_run.give_up(&next));
+    let last = later_run.take(&of);
+    let over = later_run.raise(&next, &[to("k", seen, 6)]);
+    assert_eq!(kind(over), Some(StoreErrorKind::Conflict));
+    let guarded_now = Held {
+        guard: last.guard,
+        ..next
+    };
+    assert_eq!(
+        kind(later_run.renew(&mut guarded_now.clone())),
+        Some(StoreErrorKind::Conflict)
+    );
+    later_run.raise(&last, &[to("k", seen, 6)]).expect("raised");
 }
 
 pub fn ceilings_only_rise_and_all_or_none<P: Place<Store: StripeStore>>(place: &P) {
@@ -392,6 +407,7 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         stripe,
         stripes: 3,
         server: u64::MAX - 5,
+        database: "app".to_owned(),
         name: "north".to_owned(),
         at: UnixMs(1_700_000_000_123),
         by: "me".to_owned(),
@@ -436,5 +452,5 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         .block_on(one.store.claim_stripe(&next))
         .expect("claimed anew");
     let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
-    assert_eq!(claims[1].released, None);
+    assert_eq!((&claims[1].released, claims[1].database.as_str()), (&None, "app"));
 }

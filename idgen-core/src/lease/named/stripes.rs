@@ -6,10 +6,8 @@
 
 use super::super::token::Revision;
 use crate::clock::UnixMs;
+use crate::segment::stripes::MASTERS_MAX;
 use core::fmt;
-
-/// More masters of one space than anybody has; also the width of what SQL takes.
-pub const STRIPES_MAX: u32 = 1_024;
 
 /// An index of a space, and whose it is or was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +20,8 @@ pub struct StripeClaim {
     pub stripes: u32,
     /// System identifier of the server: a standby that is promoted has the same.
     pub server: u64,
+    /// Its database: each belongs to a space by itself.
+    pub database: String,
     /// Its name, for people.
     pub name: String,
     /// When it was claimed.
@@ -45,6 +45,8 @@ pub struct StripeWish {
     pub stripes: u32,
     /// System identifier of the server.
     pub server: u64,
+    /// Its database.
+    pub database: String,
     /// Its name, for people.
     pub name: String,
     /// When.
@@ -80,26 +82,28 @@ pub struct ReleasePlan {
 /// Why an index is not given to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimRefused {
-    /// The index is not below the number of stripes, or that is none or too many.
+    /// The index is not below the number of stripes, or they are fewer than two or too many.
     OutOfRange,
     /// The space is cut in another number of stripes.
     OtherCount {
         /// In this many.
         stripes: u32,
     },
-    /// Another server has it.
+    /// Another database has it.
     Claimed {
         /// Its name,
+        database: String,
+        /// the name of its server,
         name: String,
-        /// and system identifier.
+        /// and the system identifier of that.
         server: u64,
     },
-    /// This server has another index of the space.
+    /// This database has another index of the space.
     HasAnother {
         /// This one.
         stripe: u32,
     },
-    /// Another server had it, and grants under its index are not known to have been bounded by ceilings in the store.
+    /// Another database had it, and grants under its index are not known to have been bounded by ceilings in the store.
     NoCeilings {
         /// Its name.
         name: String,
@@ -112,17 +116,19 @@ impl fmt::Display for ClaimRefused {
             Self::OutOfRange => {
                 write!(
                     f,
-                    "the index must be below the number of stripes, which is 1 to {STRIPES_MAX}"
+                    "the index must be below the number of stripes, which is 2 to {MASTERS_MAX}"
                 )
             }
             Self::OtherCount { stripes } => write!(f, "the space is cut in {stripes} stripes, for good"),
-            Self::Claimed { name, server } => {
-                write!(
-                    f,
-                    "the index belongs to server {name} (system identifier {server})"
-                )
-            }
-            Self::HasAnother { stripe } => write!(f, "this server has index {stripe} of the space already"),
+            Self::Claimed {
+                database,
+                name,
+                server,
+            } => write!(
+                f,
+                "the index belongs to database {database} of server {name} (system identifier {server})"
+            ),
+            Self::HasAnother { stripe } => write!(f, "this database has index {stripe} of the space already"),
             Self::NoCeilings { name } => write!(
                 f,
                 "the index belonged to server {name}, and the store has no ceilings of it: what that server granted is \
@@ -160,15 +166,15 @@ impl fmt::Display for ReleaseRefused {
 
 impl core::error::Error for ReleaseRefused {}
 
-/// May the index be given to the server of the wish? `claims` are all of the space; `leased_before` says that the
+/// May the index be given to the database of the wish? `claims` are all of the space; `leased_before` says that the
 /// authority of the index was leased at least once, so that the store has the ceilings of what was granted. `Ok(None)`:
-/// the server has it already.
+/// it has it already.
 pub fn plan_claim(
     claims: &[StripeClaim],
     leased_before: bool,
     wish: StripeWish,
 ) -> Result<Option<ClaimPlan>, ClaimRefused> {
-    if wish.stripe >= wish.stripes || wish.stripes > STRIPES_MAX {
+    if wish.stripe >= wish.stripes || !(2..=MASTERS_MAX).contains(&wish.stripes) {
         return Err(ClaimRefused::OutOfRange);
     }
     if let Some(other) = claims.iter().find(|claim| claim.stripes != wish.stripes) {
@@ -177,7 +183,7 @@ pub fn plan_claim(
         });
     }
     let mut live = claims.iter().filter(|claim| claim.released.is_none());
-    let another = live.find(|claim| claim.server == wish.server && claim.stripe != wish.stripe);
+    let another = live.find(|claim| is_by(claim, &wish) && claim.stripe != wish.stripe);
     if let Some(another) = another {
         return Err(ClaimRefused::HasAnother {
             stripe: another.stripe,
@@ -186,10 +192,11 @@ pub fn plan_claim(
     let Some(claim) = claims.iter().find(|claim| claim.stripe == wish.stripe) else {
         return Ok(Some(ClaimPlan { wish, seen: None }));
     };
-    let (same, name) = (claim.server == wish.server, claim.name.clone());
+    let (same, name) = (is_by(claim, &wish), claim.name.clone());
     match (same, &claim.released) {
         (true, None) => Ok(None),
         (false, None) => Err(ClaimRefused::Claimed {
+            database: claim.database.clone(),
             name,
             server: claim.server,
         }),
@@ -199,6 +206,11 @@ pub fn plan_claim(
             seen: Some(claim.revision),
         })),
     }
+}
+
+/// Was the claim made for the database of the wish?
+fn is_by(claim: &StripeClaim, wish: &StripeWish) -> bool {
+    (claim.server, &claim.database) == (wish.server, &wish.database)
 }
 
 /// May the index be given up? `live_holder` is who holds its authority now.
@@ -240,6 +252,7 @@ mod tests {
             stripe,
             stripes: 3,
             server,
+            database: "app".to_owned(),
             name: format!("s{server}"),
             at: UnixMs(5),
             by: "me".to_owned(),
@@ -247,12 +260,19 @@ mod tests {
     }
 
     fn claim(stripe: u32, server: u64, released: bool) -> StripeClaim {
-        let StripeWish { name, at, by, .. } = wish(stripe, server);
+        let StripeWish {
+            database,
+            name,
+            at,
+            by,
+            ..
+        } = wish(stripe, server);
         StripeClaim {
             space_id: 7,
             stripe,
             stripes: 3,
             server,
+            database,
             name,
             at,
             by,
@@ -276,6 +296,14 @@ mod tests {
             Err(ClaimRefused::HasAnother { stripe: 0 })
         );
         assert!(plan_claim(&claims, false, wish(1, 2)).unwrap().is_some());
+        let beside = StripeWish {
+            database: "other".to_owned(),
+            ..wish(1, 1)
+        };
+        assert!(
+            plan_claim(&claims, false, beside).unwrap().is_some(),
+            "another database"
+        );
         let four = StripeWish {
             stripes: 4,
             ..wish(1, 2)
@@ -286,7 +314,7 @@ mod tests {
         );
         assert_eq!(plan_claim(&[], false, wish(3, 1)), Err(ClaimRefused::OutOfRange));
         let many = StripeWish {
-            stripes: STRIPES_MAX + 1,
+            stripes: MASTERS_MAX + 1,
             ..wish(1, 1)
         };
         assert_eq!(plan_claim(&[], false, many), Err(ClaimRefused::OutOfRange));

@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
-use crate::lease::{HolderName, LeaseStore};
+use crate::lease::{Committed, HolderName, LeaseStore};
 use crate::metrics::Metrics;
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::named::Want;
-use idgen_core::lease::{Class, TimingSpec};
+use idgen_core::lease::named::{LeaseName, NamedLook, NamedRow, Raise, Stored};
+use idgen_core::lease::{Anchor, Class, Revision, TimingSpec};
 use std::collections::BTreeMap;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
@@ -29,24 +29,33 @@ struct Memory {
     anchors: Vec<Anchor>,
     system: u64,
     local: bool,
+    /// No workers are leased for it.
+    unserved: bool,
 }
 
 #[derive(Clone)]
-struct Server(Arc<StdMutex<Memory>>);
+struct Server {
+    memory: Arc<StdMutex<Memory>>,
+    place: MemoryPlace,
+}
 
 impl Server {
-    fn new(number: u128, anchors: Vec<Anchor>) -> Self {
-        Self(Arc::new(StdMutex::new(Memory {
+    fn new(number: u128, anchors: Vec<Anchor>, place: MemoryPlace) -> Self {
+        let memory = Memory {
             boot_id: number,
             boot_ms: 1_000,
             anchors,
             system: 5,
             ..Memory::default()
-        })))
+        };
+        Self {
+            memory: Arc::new(StdMutex::new(memory)),
+            place,
+        }
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pass(&self, ms: u64) {
@@ -132,6 +141,8 @@ impl Database for Server {
             return Ok(Said::Refused("late or old".to_owned()));
         }
         if !known {
+            let committed = self.place.named_token(&held.name);
+            assert_eq!(committed, Some(held.token), "what is installed is committed");
             memory.stretch = None;
             memory.latest = held.token;
         }
@@ -164,7 +175,7 @@ struct World {
 }
 
 impl World {
-    async fn new() -> Self {
+    fn new() -> Self {
         let place = MemoryPlace::new(Clock::At(UnixMs(EPOCH_MS)));
         place.make_cell();
         Self {
@@ -177,7 +188,11 @@ impl World {
 
     async fn server(&mut self, number: u128) -> Server {
         let seen = self.store(number).read().await.expect("read");
-        let server = Server::new(number, vec![Anchor::of(&seen.cell, seen.revision)]);
+        let server = Server::new(
+            number,
+            vec![Anchor::of(&seen.cell, seen.revision)],
+            self.place.clone(),
+        );
         self.servers.push(server.clone());
         server
     }
@@ -192,16 +207,7 @@ impl World {
 
     /// A run of a daemon.
     fn daemon(&self, number: u128, server: &Server) -> DatabaseKeeper<MemoryStore, Server> {
-        let timing = Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing");
-        let config = DatabaseConfig {
-            database: "app".to_owned(),
-            instance: InstanceId(number),
-            timing,
-            board: Board::default(),
-            metrics: Metrics::new().expect("metrics").of_authority(),
-        };
-        let shared = Shared::new(self.store(number));
-        DatabaseKeeper::new(config, server.clone(), Arc::new(Mutex::new(shared)))
+        keeper(number, server, self.store(number))
     }
 
     fn pass(&mut self, ms: u64) {
@@ -228,9 +234,25 @@ impl World {
     }
 }
 
+fn keeper<S: NamedStore>(number: u128, server: &Server, store: S) -> DatabaseKeeper<S, Server> {
+    let config = DatabaseConfig {
+        database: "app".to_owned(),
+        instance: InstanceId(number),
+        timing: Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing"),
+        is_served: {
+            let server = server.clone();
+            Arc::new(move || !server.memory().unserved)
+        },
+        board: Board::default(),
+        metrics: Metrics::new().expect("metrics").of_authority(),
+    };
+    let shared = Shared::new(store);
+    DatabaseKeeper::new(config, server.clone(), Arc::new(Mutex::new(shared)))
+}
+
 #[tokio::test]
 async fn a_server_grants_under_its_lease_up_to_ceilings_and_stops_at_the_deadline() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let server = world.server(1).await;
     let mut daemon = world.daemon(1, &server);
     assert_eq!(world.grant_all(&server), 0);
@@ -251,7 +273,7 @@ async fn a_server_grants_under_its_lease_up_to_ceilings_and_stops_at_the_deadlin
 
 #[tokio::test]
 async fn a_lease_is_renewed_and_the_deadline_counts_from_before_the_request() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let server = world.server(1).await;
     let mut daemon = world.daemon(1, &server);
     daemon.visit().await.expect("visit");
@@ -265,36 +287,109 @@ async fn a_lease_is_renewed_and_the_deadline_counts_from_before_the_request() {
     assert_eq!(deadline, server.memory().boot_ms + 7_998);
 }
 
+/// A store on whose n-th write something happens; looks between are answered.
+struct Unlucky {
+    store: MemoryStore,
+    place: MemoryPlace,
+    writes_left: usize,
+    fault: Fault,
+}
+
+impl Unlucky {
+    fn before_write(&mut self) {
+        let meets = self.writes_left == 0;
+        self.writes_left = self.writes_left.checked_sub(1).unwrap_or(usize::MAX);
+        self.place.set_fault(if meets { self.fault } else { Fault::None });
+    }
+
+    fn after_write<T>(&self, answer: T) -> T {
+        self.place.set_fault(Fault::None);
+        answer
+    }
+}
+
+type StoreResult<T> = std::result::Result<T, StoreError>;
+
+impl NamedStore for Unlucky {
+    async fn look_at(&mut self, name: &LeaseName) -> StoreResult<NamedLook> {
+        self.store.look_at(name).await
+    }
+
+    async fn list(&mut self, prefix: &str) -> StoreResult<Vec<NamedRow>> {
+        self.store.list(prefix).await
+    }
+
+    async fn acquire(&mut self, plan: &Acquisition) -> StoreResult<Committed> {
+        self.before_write();
+        let answer = self.store.acquire(plan).await;
+        self.after_write(answer)
+    }
+
+    async fn renew_held(&mut self, held: &Held) -> StoreResult<Committed> {
+        self.before_write();
+        let answer = self.store.renew_held(held).await;
+        self.after_write(answer)
+    }
+
+    async fn give_up(&mut self, name: &LeaseName, token: Token) -> StoreResult<bool> {
+        self.before_write();
+        let answer = self.store.give_up(name, token).await;
+        self.after_write(answer)
+    }
+
+    async fn ceilings(&mut self, name: &LeaseName, keys: &[String]) -> StoreResult<BTreeMap<String, Stored>> {
+        self.store.ceilings(name, keys).await
+    }
+
+    async fn raise(&mut self, held: &Held, raises: &[Raise]) -> StoreResult<Revision> {
+        self.before_write();
+        let answer = self.store.raise(held, raises).await;
+        self.after_write(answer)
+    }
+}
+
+/// Each write of the first few gets lost on either way, or is done long after it was given up; what was granted before
+/// and after is never the same, and it goes on.
 #[tokio::test]
 async fn answers_that_get_lost_are_settled_by_reading() {
     for fault in [Fault::AnswerLost, Fault::RequestLost, Fault::Late, Fault::Away] {
-        let mut world = World::new().await;
-        let server = world.server(1).await;
-        let mut daemon = world.daemon(1, &server);
-        for round in 0..30 {
-            world
-                .place
-                .set_fault(if round % 3 == 0 { fault } else { Fault::None });
-            // A look is not there while answers are not, so the fault comes after one.
-            world.pass(700);
-            daemon.visit().await.expect("visit");
-            world.grant_all(&server);
-            if round % 5 == 0 {
-                world.place.arrive();
+        for write in 0..12 {
+            let mut world = World::new();
+            let server = world.server(1).await;
+            let store = Unlucky {
+                store: world.store(1),
+                place: world.place.clone(),
+                writes_left: write,
+                fault,
+            };
+            let mut daemon = keeper(1, &server, store);
+            for round in 0..20 {
+                world.pass(1_700);
+                daemon.visit().await.expect("visit");
+                world.grant_all(&server);
+                if round == 12 {
+                    world.place.arrive();
+                }
             }
+            daemon.visit().await.expect("visit");
+            assert_eq!(daemon.standing, Standing::Held, "{fault:?} {write}");
+            assert!(daemon.store_trouble.text().is_none(), "{fault:?} {write}");
+            world.grant_all(&server);
+            daemon.visit().await.expect("visit");
+            assert!(world.grant_all(&server) > 0, "{fault:?} {write}");
+            // Whoever comes next finds all of it below.
+            daemon.leave().await;
+            let copy = world.server(2).await;
+            let mut next = world.daemon(2, &copy);
+            next.visit().await.expect("visit");
+            assert!(world.grant_all(&copy) > 0, "{fault:?} {write}");
         }
-        world.place.set_fault(Fault::None);
-        daemon.visit().await.expect("visit");
-        assert_eq!(daemon.standing, Standing::Held, "{fault:?}");
-        world.grant_all(&server);
-        daemon.visit().await.expect("visit");
-        assert!(world.grant_all(&server) > 0, "{fault:?}");
     }
 }
 
 #[tokio::test]
 async fn a_copy_waits_and_goes_on_above_what_the_other_may_have_granted() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let (old, copy) = (world.server(1).await, world.server(2).await);
     let (mut first, mut second) = (world.daemon(1, &old), world.daemon(2, &copy));
     first.visit().await.expect("visit");
@@ -319,7 +414,7 @@ async fn a_copy_waits_and_goes_on_above_what_the_other_may_have_granted() {
 
 #[tokio::test]
 async fn a_new_run_and_new_shared_memory_take_over_at_once() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let server = world.server(1).await;
     let mut daemon = world.daemon(1, &server);
     daemon.visit().await.expect("visit");
@@ -339,7 +434,7 @@ async fn a_new_run_and_new_shared_memory_take_over_at_once() {
 
 #[tokio::test]
 async fn at_a_stop_the_server_is_closed_and_the_next_one_takes_over_at_once() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let (server, other) = (world.server(1).await, world.server(2).await);
     let (mut daemon, mut next) = (world.daemon(1, &server), world.daemon(2, &other));
     daemon.visit().await.expect("visit");
@@ -351,7 +446,7 @@ async fn at_a_stop_the_server_is_closed_and_the_next_one_takes_over_at_once() {
 
 #[tokio::test]
 async fn a_restored_store_is_not_believed() {
-    let mut world = World::new().await;
+    let mut world = World::new();
     let backup = world.place.backup();
     let server = world.server(1).await;
     let mut daemon = world.daemon(1, &server);
@@ -370,8 +465,8 @@ async fn a_restored_store_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_memory_of_the_cell_or_in_the_store_waits() {
-    let mut world = World::new().await;
+async fn a_server_without_leases_of_workers_waits() {
+    let mut world = World::new();
     let server = world.server(1).await;
     server.memory().anchors.clear();
     let mut daemon = world.daemon(1, &server);
@@ -379,8 +474,21 @@ async fn a_server_without_a_memory_of_the_cell_or_in_the_store_waits() {
     assert_eq!((server.grant(1), &daemon.standing), (None, &Standing::Wanted));
     let trouble = daemon.store_trouble.text().unwrap_or_default();
     assert!(trouble.contains("waiting until leases"), "{trouble}");
-    let here = StoreIdentity::new("postgres/-5/1/16384").expect("an identity");
-    assert!(is_in(&here, (-5_i64).cast_unsigned()) && !is_in(&here, 5));
+    let remembering = world.server(3).await;
+    remembering.memory().unserved = true;
+    let mut other = world.daemon(3, &remembering);
+    other.visit().await.expect("visit");
+    assert_eq!((remembering.grant(1), &other.standing), (None, &Standing::Wanted));
+    remembering.memory().unserved = false;
+    other.visit().await.expect("visit");
+    assert_eq!(other.standing, Standing::Held);
+    // What is held is renewed all the same.
+    remembering.memory().unserved = true;
+    for _ in 0..5 {
+        world.pass(3_900);
+        other.visit().await.expect("visit");
+        assert!(world.grant_all(&remembering) > 0);
+    }
     server.memory().local = true;
     daemon.visit().await.expect("visit");
     assert_eq!(daemon.standing, Standing::Local);

@@ -26,6 +26,7 @@ mod link;
 mod look;
 mod named;
 mod pins;
+mod stripes;
 mod value;
 
 use self::beacons::BeaconValue;

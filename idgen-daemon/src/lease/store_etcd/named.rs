@@ -5,7 +5,6 @@
 //!  PREFIX/named/row/NAME           generation, and how many ceilings it has; never deleted
 //!  PREFIX/named/holder/NAME        who holds it; on an etcd lease, so it goes when nobody renews
 //!  PREFIX/named/ceiling/NAME:KEY   a ceiling; never deleted
-//!  PREFIX/stripe/SPACE/INDEX       which server has a stripe; never deleted
 //! ```
 //! The token is (epoch, create revision of `holder`), the guard of a renewal its mod revision. No name has a colon, so a
 //! key may be any text. Rows and ceilings are counted where they are made, and every look compares: one that somebody
@@ -13,7 +12,7 @@
 //! there is.
 
 use super::super::store::{Committed, StoreError, StoreErrorKind, check_open, check_plan};
-use super::super::store_named::{NamedStore, StripeStore, check_raises, no_cell};
+use super::super::store_named::{NamedStore, check_raises, no_cell};
 use super::link::Effect;
 use super::look::header_of;
 use super::value::{CellValue, SeenCell, identity_of, unsigned, value};
@@ -21,12 +20,8 @@ use super::{EtcdLease, EtcdStore, Result, encode, not_as_expected, signed};
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
 };
-use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder};
-use idgen_core::lease::named::{
-    Acquisition, ClaimPlan, Held, LeaseName, NamedLook, NamedRow, Occupant, Raise, ReleasePlan, Stored,
-    StripeClaim,
-};
+use idgen_core::lease::named::{Acquisition, Held, LeaseName, NamedLook, NamedRow, Occupant, Raise, Stored};
 use idgen_core::lease::{BootId, Class, Epoch, InstanceId, Revision, Token};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -60,20 +55,6 @@ struct HolderValue {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct CeilingValue {
     ceiling: i64,
-}
-
-/// `stripe/SPACE/INDEX`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct StripeValue {
-    space_id: Uuid,
-    stripe: u32,
-    stripes: u32,
-    server: u64,
-    name: String,
-    at_ms: u64,
-    by: String,
-    released_at_ms: Option<u64>,
-    release_reason: Option<String>,
 }
 
 /// What a name's keys were when it was looked at last: its row and how many names there are, with their mod revisions.
@@ -120,21 +101,9 @@ impl NamedKeys<'_> {
     fn ceiling(&self, name: &LeaseName, key: &str) -> String {
         format!("{}{key}", self.ceilings_of(name))
     }
-
-    fn stripes(&self, space_id: Option<u128>) -> String {
-        let folder = format!("{}/stripe/", self.0);
-        match space_id {
-            None => folder,
-            Some(space_id) => format!("{folder}{}/", Uuid::from_u128(space_id)),
-        }
-    }
-
-    fn stripe(&self, space_id: u128, stripe: u32) -> String {
-        format!("{}{stripe}", self.stripes(Some(space_id)))
-    }
 }
 
-fn below(key: String) -> TxnOp {
+pub(super) fn below(key: String) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new().with_prefix()))
 }
 
@@ -142,11 +111,11 @@ fn count(key: String) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new().with_prefix().with_count_only()))
 }
 
-fn only(answer: &GetResponse) -> Option<&KeyValue> {
+pub(super) fn only(answer: &GetResponse) -> Option<&KeyValue> {
     answer.kvs().first()
 }
 
-fn is_as_seen(key: String, revision: i64) -> Compare {
+pub(super) fn is_as_seen(key: String, revision: i64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, revision)
 }
 
@@ -156,7 +125,7 @@ impl EtcdStore {
     }
 
     /// The cell, which must be open, and what else is asked for, at one revision.
-    async fn look_beside_cell<const N: usize>(
+    pub(super) async fn look_beside_cell<const N: usize>(
         &mut self,
         gets: [TxnOp; N],
     ) -> Result<(Cell, i64, [GetResponse; N])> {
@@ -549,63 +518,6 @@ impl NamedStore for EtcdStore {
     }
 }
 
-impl StripeStore for EtcdStore {
-    async fn stripes(&mut self, space_id: Option<u128>) -> Result<Vec<StripeClaim>> {
-        let folder = self.named_keys().stripes(space_id);
-        let (_, _, [claims]) = self.look_beside_cell([below(folder)]).await?;
-        let mut claims = claims.kvs().iter().map(claim).collect::<Result<Vec<_>>>()?;
-        claims.sort_by_key(|claim| (claim.space_id, claim.stripe));
-        Ok(claims)
-    }
-
-    async fn claim_stripe(&mut self, plan: &ClaimPlan) -> Result<()> {
-        let wish = &plan.wish;
-        let claim = StripeValue {
-            space_id: Uuid::from_u128(wish.space_id),
-            stripe: wish.stripe,
-            stripes: wish.stripes,
-            server: wish.server,
-            name: wish.name.clone(),
-            at_ms: wish.at.0,
-            by: wish.by.clone(),
-            released_at_ms: None,
-            release_reason: None,
-        };
-        let key = self.named_keys().stripe(wish.space_id, wish.stripe);
-        let seen = plan.seen.map_or(Ok(0), signed)?;
-        self.put_stripe(key, seen, &claim).await
-    }
-
-    async fn release_stripe(&mut self, plan: &ReleasePlan) -> Result<()> {
-        let key = self.named_keys().stripe(plan.space_id, plan.stripe);
-        let (_, _, [found]) = self.look_beside_cell([TxnOp::get(key.clone(), None)]).await?;
-        let pair = only(&found).ok_or_else(not_as_expected)?;
-        let claim = StripeValue {
-            released_at_ms: Some(plan.at.0),
-            release_reason: Some(plan.reason.clone()),
-            ..value(pair)?
-        };
-        self.put_stripe(key, signed(plan.seen)?, &claim).await
-    }
-}
-
-impl EtcdStore {
-    /// Planned on the last look.
-    async fn put_stripe(&mut self, key: String, seen: i64, claim: &StripeValue) -> Result<()> {
-        let guards = vec![self.cell_unchanged(), is_as_seen(key.clone(), seen)];
-        let put = TxnOp::put(key, encode(claim)?, None);
-        if self
-            .write(Txn::new().when(guards).and_then([put]))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
-    }
-}
-
 fn occupant(pair: &KeyValue) -> Result<Occupant> {
     let holder: HolderValue = value(pair)?;
     Ok(Occupant {
@@ -621,20 +533,5 @@ fn occupant(pair: &KeyValue) -> Result<Occupant> {
             expired: false,
         },
         guard: unsigned(pair.mod_revision()),
-    })
-}
-
-fn claim(pair: &KeyValue) -> Result<StripeClaim> {
-    let claim: StripeValue = value(pair)?;
-    Ok(StripeClaim {
-        space_id: claim.space_id.as_u128(),
-        stripe: claim.stripe,
-        stripes: claim.stripes,
-        server: claim.server,
-        name: claim.name,
-        at: UnixMs(claim.at_ms),
-        by: claim.by,
-        released: claim.released_at_ms.map(UnixMs).zip(claim.release_reason),
-        revision: unsigned(pair.mod_revision()),
     })
 }

@@ -1,6 +1,6 @@
 //! Named leases of the store in memory.
 
-use super::{Asker, Ground, Lent, MemoryStore, Result, refused};
+use super::{Asker, Ground, Lent, MemoryPlace, MemoryStore, Result, refused};
 use idgen_core::lease::ledger::{Cell, Holder};
 use idgen_core::lease::named::{
     Acquisition, ClaimPlan, Held, LeaseName, NamedLook, NamedRow, Occupant, Raise, ReleasePlan, Stored,
@@ -23,6 +23,15 @@ struct NamedStored {
     generation: u64,
     revision: Revision,
     lent: Option<Lent>,
+}
+
+impl MemoryPlace {
+    /// Under which token a name is lent, whether or not that has expired.
+    pub fn named_token(&self, name: &LeaseName) -> Option<Token> {
+        let ground = self.ground();
+        let row = ground.books.names.rows.get(name)?;
+        row.lent.as_ref().map(|lent| lent.token)
+    }
 }
 
 impl Names {
@@ -191,6 +200,7 @@ impl Ground {
             stripe: wish.stripe,
             stripes: wish.stripes,
             server: wish.server,
+            database: wish.database.clone(),
             name: wish.name.clone(),
             at: wish.at,
             by: wish.by.clone(),

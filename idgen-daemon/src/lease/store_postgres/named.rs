@@ -64,16 +64,18 @@ const RAISE: &str = "
 
 const STRIPES: &str = "
     SELECT space_id, stripe, stripes, server, server_name, (extract(epoch FROM claimed_at) * 1000)::int8,
-           claimed_by, (extract(epoch FROM released_at) * 1000)::int8, release_reason, revision
+           claimed_by, (extract(epoch FROM released_at) * 1000)::int8, release_reason, revision, database_name
       FROM idgen.stripe WHERE $1::uuid IS NULL OR space_id = $1 ORDER BY space_id, stripe";
 
 const CLAIM: &str = "
-    INSERT INTO idgen.stripe AS s (space_id, stripe, stripes, server, server_name, claimed_at, claimed_by, revision)
-    SELECT $2, $3, $4, $5, $6, to_timestamp($7::float8 / 1000), $8, $1
+    INSERT INTO idgen.stripe AS s (space_id, stripe, stripes, server, server_name, database_name, claimed_at,
+                                   claimed_by, revision)
+    SELECT $2, $3, $4, $5, $6, $10, to_timestamp($7::float8 / 1000), $8, $1
       FROM (SELECT) one LEFT JOIN idgen.stripe o ON o.space_id = $2 AND o.stripe = $3
      WHERE o.revision IS NOT DISTINCT FROM $9
         ON CONFLICT (space_id, stripe) DO UPDATE
-       SET server = excluded.server, server_name = excluded.server_name, claimed_at = excluded.claimed_at,
+       SET server = excluded.server, server_name = excluded.server_name,
+           database_name = excluded.database_name, claimed_at = excluded.claimed_at,
            claimed_by = excluded.claimed_by, released_at = NULL, release_reason = NULL,
            revision = excluded.revision";
 
@@ -271,6 +273,7 @@ impl StripeStore for PostgresStore {
                     &ms(wish.at.0),
                     &wish.by,
                     &seen,
+                    &wish.database,
                 ],
             )
             .await
@@ -359,6 +362,7 @@ fn stripe_row(row: &tokio_postgres::Row) -> Result<StripeClaim> {
         stripes: number(2)?,
         server: column::<i64>(row, 3)?.cast_unsigned(),
         name: column(row, 4)?,
+        database: column(row, 10)?,
         at: UnixMs(unsigned(column(row, 5)?)?),
         by: column(row, 6)?,
         released,
