@@ -71,4 +71,6 @@ mod store;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod upgrade;
+#[cfg(test)]
 mod vectors;

@@ -1,6 +1,6 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
-use super::standing;
+use super::{left_open, standing};
 use crate::authority::Permit;
 use crate::clock;
 use idgen_core::segment::burn::Rate;
@@ -149,6 +149,7 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused
         return Err(why_no_row(client, &key)?);
     }
     let row = Row::read(&row)?;
+    left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(wish.lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =

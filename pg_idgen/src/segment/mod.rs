@@ -14,6 +14,7 @@ mod catalog;
 pub mod failure;
 pub mod grant;
 pub mod leaf;
+mod left_open;
 pub mod manage;
 mod own;
 mod standing;
