@@ -402,6 +402,13 @@ impl Pins {
         }
     }
 
+    /// Something that is no row of a class was committed at `revision`.
+    pub fn note_revision(&mut self, revision: Revision) {
+        if let Some(seen) = &mut self.seen {
+            seen.revision = seen.revision.max(revision);
+        }
+    }
+
     /// What to write down before what was committed is used.
     #[must_use]
     pub fn anchor(&self) -> Option<&Anchor> {

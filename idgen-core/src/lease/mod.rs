@@ -15,6 +15,7 @@
 //!  monitor  the clock: may it be gone by?    step    was it set?
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
+//!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod listed;
 pub mod monitor;
+pub mod named;
 pub mod occupancy;
 pub mod peers;
 pub mod pool;

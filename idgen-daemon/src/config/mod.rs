@@ -3,12 +3,14 @@
 //! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
 //! file by itself except [`Config::load`]; tests hand both in.
 
+mod authority;
 mod clock;
 mod env;
 mod etcd;
 #[cfg(test)]
 mod tests;
 
+use self::authority::RawAuthority;
 use self::clock::RawClock;
 use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
@@ -39,6 +41,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
+    /// Times of the leases that make the server the authority of its segments; `None`: that is not leased.
+    pub authority: Option<Timing>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -114,6 +118,7 @@ struct RawConfig {
     store: RawStore,
     workers: RawWorkers,
     shards: RawShards,
+    authority: RawAuthority,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -267,12 +272,14 @@ impl RawConfig {
         };
         let store = self.store.check(&postgres)?;
         let classes = check_classes(&self.workers, &self.shards, &store)?;
+        let authority = self.authority.check(&postgres, &store)?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
             postgres,
             store,
             classes,
+            authority,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

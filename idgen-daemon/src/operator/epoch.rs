@@ -1,6 +1,6 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{anchors_of, of_store, open, printable, rfc3339, server_of, window_ms};
+use super::store::{anchors_of, of_store, open, operator, printable, rfc3339, server_of, window_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
@@ -394,15 +394,6 @@ fn refused(refused: AdvanceRefused) -> Error {
         ),
         AdvanceRefused::Open | AdvanceRefused::TooSoon { .. } => error,
     }
-}
-
-/// Who asks, for the record.
-fn operator(config: &Config) -> String {
-    let user = ["SUDO_USER", "USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok())
-        .unwrap_or_else(|| "somebody".to_owned());
-    format!("{user} at {}", config.name)
 }
 
 #[cfg(test)]

@@ -64,3 +64,12 @@ pub(super) fn printable(text: &str) -> String {
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
 }
+
+/// Who asks, for the record.
+pub(super) fn operator(config: &Config) -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok())
+        .unwrap_or_else(|| "somebody".to_owned());
+    format!("{user} at {}", config.name)
+}

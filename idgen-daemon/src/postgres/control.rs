@@ -415,8 +415,8 @@ fn outcome(answer: std::result::Result<tokio_postgres::Row, PgError>) -> Result<
     }
 }
 
-/// Which errors end the daemon, and which it waits out.
-fn explain(error: PgError) -> Error {
+/// Which errors of a control function end the daemon, and which it waits out.
+pub fn explain(error: PgError) -> Error {
     let text = error.to_string();
     match error.sqlstate() {
         // Undefined function, schema, table or column.

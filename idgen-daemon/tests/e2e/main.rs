@@ -41,6 +41,8 @@ mod full;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod leased;
+#[cfg(test)]
 mod leases_list;
 #[cfg(test)]
 mod order;
@@ -68,6 +70,8 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod stripes;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

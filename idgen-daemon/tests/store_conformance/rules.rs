@@ -54,7 +54,7 @@ pub fn holder(instance: u128) -> HolderName {
 }
 
 /// As a daemon opens it whose server was never served from any cell.
-fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
+pub fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
     let mut store = place.open(class, holder, ttl_ms);
     store.expect(Expected::Nothing);
     store

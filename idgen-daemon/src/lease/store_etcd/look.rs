@@ -134,6 +134,7 @@ impl EtcdStore {
             .check(&workers, 0)
             .and_then(|()| of_shards.check(&shards, fetched.shards_made(&shards)?))
             .err();
+        let of_names = self.named_damage(cell.cell(Class::Worker)?.epoch).await?;
         self.remember(&fetched, &cell)?;
         let history = fetched
             .changes
@@ -144,7 +145,7 @@ impl EtcdStore {
             shard_min_floor: cell.shard_min_floor(),
             here: identity_of(self.pins.cluster_id())?,
             sealed_reason: cell.sealed_reason.clone(),
-            damage: damage.map(|error| error.message),
+            damage: damage.map(|error| error.message).or(of_names),
             known: cell.known(),
             revision: unsigned(fetched.revision),
             now: host_clock(),

@@ -4,6 +4,7 @@
 //! The conformance suite holds it to what Postgres and etcd do; so what the keepers' simulation finds with it counts.
 //! There is nothing to compact: no adapter reads the past.
 
+mod named;
 mod store;
 
 use idgen_core::clock::UnixMs;
@@ -19,6 +20,7 @@ use idgen_daemon::lease::{
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use named::Names;
 pub use store::MemoryStore;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -54,6 +56,7 @@ struct Books {
     revision: u64,
     rows: BTreeMap<(Class, Identity), Stored>,
     history: Vec<EpochChange>,
+    names: Names,
 }
 
 #[derive(Clone, Debug)]
@@ -195,6 +198,9 @@ impl MemoryPlace {
         let lent = ground.books.rows.values_mut().filter_map(|row| row.lent.as_mut());
         // What is somebody's for ever stays so.
         for lent in lent.filter(|lent| lent.expires_at < UnixMs(u64::MAX)) {
+            lent.expires_at = lent.expires_at.min(now);
+        }
+        for lent in ground.books.names.lent() {
             lent.expires_at = lent.expires_at.min(now);
         }
     }

@@ -8,6 +8,7 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 mod beacons;
+mod named;
 mod statements;
 
 use self::statements::{
