@@ -28,3 +28,22 @@ ALTER TABLE idgen.segment
     ADD COLUMN safety_burn bigint CHECK (safety_burn >= 0),
     ADD COLUMN mark uuid,
     ADD COLUMN leased boolean NOT NULL DEFAULT false;
+
+-- What a script revokes or grants makes all rights that the object has then those that the extension was installed with,
+-- and these are not dumped. So those of daemons go; idgen.grant_daemon() gives them again.
+DO $$
+DECLARE
+    given record;
+BEGIN
+    FOR given IN
+        SELECT DISTINCT p.oid::regprocedure AS function, a.grantee::regrole AS role
+          FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) a
+         WHERE p.oid IN ('idgen.server_clock()'::regprocedure, 'idgen.store_identity()'::regprocedure,
+                         'idgen.fence_lease(uuid, text, integer, bigint, bigint)'::regprocedure,
+                         'idgen.grant_daemon(name)'::regprocedure)
+           AND a.grantee NOT IN (0, p.proowner)
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM %s', given.function, given.role);
+    END LOOP;
+END
+$$;
