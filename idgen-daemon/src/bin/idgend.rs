@@ -132,6 +132,7 @@ async fn supervise(config: Config) -> Result<()> {
                 tells_server: reports.is_empty(),
                 ..clock.clone()
             },
+            reach: config.store.reach(),
         };
         let (metrics, stop) = (metrics.of(class), stop.clone());
         let reported = spawn_keeper(&mut supervisor, &config, keeper, accepts, metrics, stop);

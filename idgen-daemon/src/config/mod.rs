@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
 use crate::postgres::PostgresUrl;
 use crate::tls::{Source, TlsFiles};
-use idgen_core::lease::{Class, Identity, Timing, Wanted};
+use idgen_core::lease::{Class, Identity, Reach, Timing, Wanted};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -98,6 +98,25 @@ pub enum StoreConfig {
         /// Operations that a transaction may have: `--max-txn-ops` of the members.
         txn_ops_max: usize,
     },
+}
+
+impl StoreConfig {
+    /// How it is reached.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        let (limit, members) = match self {
+            Self::Postgres { request_timeout, .. } => (request_timeout, 1),
+            Self::Etcd {
+                request_timeout,
+                endpoints,
+                ..
+            } => (request_timeout, endpoints.len()),
+        };
+        Reach {
+            timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            members: members.max(1) as u64,
+        }
+    }
 }
 
 /// How to log.

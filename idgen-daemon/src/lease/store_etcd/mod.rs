@@ -487,7 +487,8 @@ impl LeaseStore for EtcdStore {
             return Ok(true);
         };
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
-        let value = self.cell.sealed(reason, &known)?;
+        let at = survey.sealed_at.unwrap_or(survey.now);
+        let value = self.cell.sealed(reason, at, &known)?;
         let put = TxnOp::put(self.keys.cell(), value, None);
         self.change_cell(vec![put]).await?;
         Ok(true)
@@ -512,7 +513,7 @@ impl CellStore for EtcdStore {
         // Keys that were deleted are made again, so the seal must be in the cell before.
         if survey.sealed_reason.is_none() {
             let reason = format!("epoch {} was about to begin", plan.to.0);
-            let value = self.cell.sealed(&reason, &survey.known)?;
+            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
             let put = TxnOp::put(self.keys.cell(), value, None);
             self.change_cell(vec![put]).await?;
         }

@@ -65,6 +65,7 @@ struct CellRow {
     cell: Cell,
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
+    sealed_at: Option<UnixMs>,
     known: Told,
 }
 
@@ -260,6 +261,13 @@ fn refused<T>(kind: StoreErrorKind, message: impl Into<String>) -> Result<T> {
     Err(StoreError::new(kind, message))
 }
 
+fn sealed(reason: String, cell: &Cell) -> StoreError {
+    StoreError {
+        epoch: Some(cell.epoch),
+        ..StoreError::sealed(reason)
+    }
+}
+
 impl Ground {
     fn now(&self) -> UnixMs {
         match self.clock {
@@ -286,6 +294,7 @@ impl Ground {
                 },
                 shard_min_floor: UnixMs(0),
                 sealed_reason: None,
+                sealed_at: None,
                 known: Told::default(),
             }
         })
@@ -296,11 +305,10 @@ impl Ground {
         let here = self.here.clone();
         let row = self.cell().clone();
         if let Some(reason) = &row.sealed_reason {
-            return refused(StoreErrorKind::Sealed, reason.clone());
+            return Err(sealed(reason.clone(), &row.cell));
         }
         if row.cell.identity != here {
-            let why = not_itself(&row.cell.identity, &here);
-            return refused(StoreErrorKind::Sealed, why);
+            return Err(sealed(not_itself(&row.cell.identity, &here), &row.cell));
         }
         Ok(row)
     }
@@ -459,6 +467,7 @@ impl Ground {
         if survey.is_some_and(|survey| survey.is_all_that(class, &seal.remembered)) {
             return Ok(false);
         }
+        let now = self.now();
         let meant = self.books.cell.as_mut();
         let Some(row) = meant.filter(|row| row.cell.cell_id == seal.cell_id) else {
             return Ok(true);
@@ -467,6 +476,7 @@ impl Ground {
         if let Some(known) = row.known.sealed_with(&seal.known, &row.cell, is_sealed) {
             row.known = known;
             row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
+            row.sealed_at.get_or_insert(now);
             self.raise_revision();
         }
         Ok(true)
@@ -481,6 +491,7 @@ impl Ground {
             shard_min_floor: row.shard_min_floor,
             here: self.here.clone(),
             sealed_reason: row.sealed_reason,
+            sealed_at: row.sealed_at,
             damage: None,
             known: row.known,
             revision: Revision(self.books.revision),
@@ -510,6 +521,7 @@ impl Ground {
         row.cell.min_floor = row.cell.min_floor.max(plan.worker_min_floor);
         row.shard_min_floor = row.shard_min_floor.max(plan.shard_min_floor);
         row.sealed_reason = None;
+        row.sealed_at = None;
         self.books.history.push(EpochChange {
             epoch: plan.to,
             at: plan.since,
