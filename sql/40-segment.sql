@@ -145,12 +145,12 @@ COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique togeth
 COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
 COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
 COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
-COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, or segment.open (a range that was granted and may be partly unused, because the server has stopped: nothing of it is drawn any more); of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek, segment.drop, or segment.open (a range that was granted and may be partly unused, because the server has stopped: nothing of it is drawn any more); of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
 COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
 COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
-COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted or burned range.';
-COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted or burned range.';
+COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted, burned or skipped range.';
+COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted, burned or skipped range.';
 COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority (idgen.authority): the epoch; NULL: authority was local.';
 COMMENT ON COLUMN idgen.audit_event.token_revision IS '... and the revision of the lease store.';
 COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
@@ -188,10 +188,10 @@ BEGIN
     RAISE EXCEPTION 'segment tags are never removed'
         USING ERRCODE = 'IG019',
               DETAIL = 'Their rows keep ids from being granted a second time.',
-              HINT = 'Leave a tag that is not needed unused.';
+              HINT = 'End a tag that is not needed: SELECT idgen_drop_segment(''tag'').';
 END
 $$;
-COMMENT ON FUNCTION idgen.segment_stays() IS 'Trigger: refuses with IG019, because a tag that is made again begins at its start.';
+COMMENT ON FUNCTION idgen.segment_stays() IS 'Trigger: refuses with IG019: a dropped tag leaves its row, so that one that is made again begins above it.';
 CREATE TRIGGER segment_stays BEFORE DELETE OR TRUNCATE ON idgen.segment
 FOR EACH STATEMENT EXECUTE FUNCTION idgen.segment_stays();
 COMMENT ON TRIGGER segment_stays ON idgen.segment IS 'See idgen.segment_stays().';
@@ -221,7 +221,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG030 no authority, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,

@@ -78,18 +78,20 @@ COMMENT ON COLUMN idgen.slots.ceiling_lead_ms IS 'ceiling minus the wall clock o
 COMMENT ON COLUMN idgen.slots.ids IS 'Ids minted since idgen.reset_stats() or the start of the server; late by the transactions that are still running.';
 
 CREATE VIEW idgen.segments AS
-SELECT s.tag, s.owner, s.start_id, s.max_id, s.limit_id, s.step, s.max_step,
+SELECT s.tag, coalesce(r.rolname, s.owner) AS owner, s.start_id, s.max_id, s.limit_id, s.step, s.max_step,
        b.step AS step_in_use, b.remaining, b.refills, b.refill_failures, b.refill_us,
-       b.granted_ms_ago, b.wanted, b.blocker_pid, s.created_at, s.granted_at, s.segment_id
+       b.granted_ms_ago, b.wanted, b.blocker_pid, s.created_at, s.granted_at, s.segment_id,
+       s.limit_id - s.max_id + coalesce(b.remaining, 0) AS ids_left
   FROM idgen.segment s CROSS JOIN idgen.space p
+  LEFT JOIN pg_catalog.pg_roles r
+    ON r.oid = CASE WHEN s.role_space = p.space_id THEN s.owner_oid
+                    ELSE (SELECT n.oid FROM pg_catalog.pg_roles n WHERE n.rolname = s.owner) END
   LEFT JOIN idgen.segment_buffers() b ON b.segment_id = s.segment_id AND b.space_id = p.space_id
  WHERE s.dropped_at IS NULL
-   AND (EXISTS (SELECT FROM pg_catalog.pg_roles r
-                 WHERE r.rolname = s.owner AND pg_catalog.pg_has_role(r.oid, 'USAGE'))
-        OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
+   AND (pg_catalog.pg_has_role(r.oid, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
 COMMENT ON VIEW idgen.segments IS 'The tags that the caller owns (all for members of pg_monitor), with what shared memory has of them; NULL there: not used since the server started.';
 COMMENT ON COLUMN idgen.segments.tag IS 'Name that idgen_segment() is called with.';
-COMMENT ON COLUMN idgen.segments.owner IS 'Role that has made it.';
+COMMENT ON COLUMN idgen.segments.owner IS 'Role that it belongs to.';
 COMMENT ON COLUMN idgen.segments.start_id IS 'First id.';
 COMMENT ON COLUMN idgen.segments.max_id IS 'Highest id granted.';
 COMMENT ON COLUMN idgen.segments.limit_id IS 'Highest id that may be granted.';
@@ -106,6 +108,7 @@ COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that held the tag''s ro
 COMMENT ON COLUMN idgen.segments.created_at IS 'When the tag was made.';
 COMMENT ON COLUMN idgen.segments.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';
+COMMENT ON COLUMN idgen.segments.ids_left IS 'Ids up to limit_id that nobody has drawn: not yet granted, or in memory.';
 
 CREATE VIEW idgen.formats AS
 SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.version_bits, f.node_bits, f.seq_bits,

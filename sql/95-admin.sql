@@ -11,6 +11,7 @@ BEGIN
             idgen.seal_key_count(),
             idgen.register_format(text, timestamptz, integer, integer, integer, integer, integer, integer, boolean),
             idgen.reset_stats(),
+            idgen.administer_segments(),
             idgen.adopt_authority(text),
             idgen.promote(text)
         TO %1$I;
@@ -18,5 +19,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idgen.grant_admin(name) IS
-'Give a role what administrators of ids need in this database: to register prefixes and formats, to count the keys of sealed ids, to reset idgen.stats, and to say that a copy or a logical replica is the database now. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
+'Give a role what administrators of ids need in this database: to register prefixes and formats, to count the keys of sealed ids, to reset idgen.stats, to alter, seek and drop everybody''s tags and give and take rights on them, and to say that a copy or a logical replica is the database now. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
 REVOKE ALL ON FUNCTION idgen.grant_admin(name) FROM PUBLIC;

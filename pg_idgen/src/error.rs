@@ -21,6 +21,8 @@ pub enum Error {
     UnknownTag { tag: String },
     /// IG006
     TagExhausted { tag: String, limit_id: i64 },
+    /// IG006
+    TooFewLeft { tag: String, n: u64, limit_id: i64 },
     /// IG007
     RefillTimedOut {
         tag: String,
@@ -51,6 +53,8 @@ pub enum Error {
     NotOwnerOfTag { tag: String, owner: String },
     /// 42704
     UnknownRole { role: String },
+    /// 42501
+    NotMemberOfRole { role: String },
     /// IG014
     ShardNotLeased { shard: u16, waited_ms: u64 },
     /// 22004
@@ -77,6 +81,16 @@ pub enum Error {
     NoPrefix { text: String, reason: String },
     /// IG023
     FormatExists { name: String },
+    /// IG024
+    ChangedHere { tag: String },
+    /// IG025
+    RequestKeyTaken { n: u64 },
+    /// IG026
+    NumberLine {
+        message: String,
+        detail: String,
+        hint: &'static str,
+    },
     /// IG101
     OtherBoot,
     /// IG102
@@ -116,10 +130,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 33] = [
+pub const REFUSALS: [&str; 36] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG030", "IG031", "IG032", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
+    "IG024", "IG025", "IG026", "IG030", "IG031", "IG032", "IG101", "IG102", "IG103", "IG104", "IG105",
+    "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -190,14 +205,24 @@ impl Error {
             ),
             Self::UnknownTag { .. }
             | Self::TagExhausted { .. }
+            | Self::TooFewLeft { .. }
             | Self::RefillTimedOut { .. }
             | Self::NoAuthority { .. }
             | Self::NoRightOnTag { .. }
             | Self::NotOwnerOfTag { .. }
             | Self::TagExists { .. }
+            | Self::ChangedHere { .. }
+            | Self::RequestKeyTaken { .. }
+            | Self::NumberLine { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
             Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
+            Self::NotMemberOfRole { role } => report(
+                "42501",
+                format!("must be member of role \"{role}\""),
+                "A tag is handed over to a role that the caller could act as.",
+                "",
+            ),
             Self::InvalidText { message, detail } => report("22P02", message, detail, ""),
             Self::TimeOutOfRange { what } => {
                 report("22008", format!("timestamp out of range for {what}"), "", "")
@@ -289,7 +314,13 @@ impl Error {
                 "IG006",
                 format!("segment tag \"{tag}\" is exhausted"),
                 format!("Every id up to its limit {limit_id} has been granted."),
-                "Widen the column and create a tag with a higher limit_id.",
+                "Widen the column, then raise the limit: SELECT idgen_alter_segment('tag', limit_id => ...).",
+            ),
+            Self::TooFewLeft { tag, n, limit_id } => report(
+                "IG006",
+                format!("segment tag \"{tag}\" does not have {n} ids left"),
+                format!("Its limit is {limit_id}; a range of ids is granted as a whole or not at all."),
+                "Ask for fewer, or raise the limit: SELECT idgen_alter_segment('tag', limit_id => ...).",
             ),
             Self::RefillTimedOut {
                 tag,
@@ -321,13 +352,7 @@ impl Error {
                 "IG013",
                 format!("permission denied for segment tag \"{tag}\""),
                 format!("Its owner is \"{owner}\"."),
-                "Only the owner of a tag can grant it.",
-            ),
-            Self::TagExists { tag } => report(
-                "IG016",
-                format!("segment tag \"{tag}\" already exists"),
-                "Tags are never re-used, also not those that were dropped.",
-                "Choose another tag, or use the one that is there.",
+                "Its owner, members of that role and those with idgen.grant_admin() may change it and give rights on it.",
             ),
             Self::SegmentTableFull { segments_max } => report(
                 "IG017",
@@ -335,6 +360,37 @@ impl Error {
                 format!("All {segments_max} places in shared memory are taken."),
                 "Raise idgen.max_segments and restart the server.",
             ),
+            other => other.tag_change_report(),
+        }
+    }
+
+    fn tag_change_report(self) -> Report {
+        match self {
+            Self::TagExists { tag } => report(
+                "IG016",
+                format!("segment tag \"{tag}\" already exists"),
+                "",
+                "Choose another tag, or use the one that is there.",
+            ),
+            Self::ChangedHere { tag } => report(
+                "IG024",
+                format!("segment tag \"{tag}\" was changed by this transaction"),
+                "A change can be taken back until it is committed, an id that was drawn cannot.",
+                "Commit first, then draw.",
+            ),
+            Self::RequestKeyTaken { n } => report(
+                "IG025",
+                "the request key was used for another number of ids",
+                format!(
+                    "The request with this key was for {n} ids, and is answered with the same ones whenever it is repeated."
+                ),
+                "Use another key for another request.",
+            ),
+            Self::NumberLine {
+                message,
+                detail,
+                hint,
+            } => report("IG026", message, detail, hint),
             other => Self::unlisted(&other),
         }
     }

@@ -21,6 +21,7 @@
 use pgrx::prelude::*;
 
 mod anchor;
+mod as_of_now;
 mod authority;
 mod batch;
 mod boundary;

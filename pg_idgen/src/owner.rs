@@ -56,25 +56,6 @@ impl AsOwner {
     }
 }
 
-/// Until its drop queries that only read see what is committed now. The statement's own snapshot may be older
-/// than what a worker has done since, at this statement's request.
-pub struct AsOfNow(());
-
-impl AsOfNow {
-    pub fn begin() -> Self {
-        // SAFETY: inside a transaction, never in a parallel query; popped by drop or by the abort.
-        unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot()) };
-        Self(())
-    }
-}
-
-impl Drop for AsOfNow {
-    fn drop(&mut self) {
-        // SAFETY: pushed by `begin`; whatever was pushed after it has been popped before.
-        unsafe { pg_sys::PopActiveSnapshot() };
-    }
-}
-
 /// The commit of this transaction is to wait for the disk, and for the synchronous standby if there is one, as
 /// the commits of refill workers do. Not inside of an [`AsOwner`], whose end would undo it.
 pub fn commit_durably() {

@@ -9,14 +9,17 @@
 //! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
 //! callers, who ask again every 100 ms.
 
+mod bulk;
+
 use crate::authority::{self, Permit};
 use crate::call::own_pid;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::failure::Failure;
 use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
-use crate::segment::{leaf, wanted_in};
+use crate::segment::{leaf, requests, roles, wanted_in};
 use crate::shmem::{RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
+use idgen_core::clock::BootMs;
 use idgen_core::segment::Publication;
 use idgen_core::segment::home::Verdict;
 use pgrx::bgworkers::{
@@ -37,6 +40,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// … and this often while a database waits for a free worker.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A worker that goes on for so long keeps house again.
+const KEEP_HOUSE_MS: u64 = 600_000;
 
 const LIBRARY: &str = "pg_idgen";
 
@@ -112,9 +118,10 @@ impl Launcher {
             let entry = &shared.refill_workers[running.entry];
             // A worker that died has not taken its registration back.
             entry.database.store(0, Ordering::SeqCst);
+            shared.bulk.answer_for_dead(running.entry);
             if !entry.served.load(Ordering::Acquire) {
                 // It never got into its database, which may be gone: whoever still waits will ask again.
-                fail_wanted(shared, running.database);
+                fail_wanted(shared, running.database, running.entry);
             }
             false
         });
@@ -129,6 +136,9 @@ impl Launcher {
             .filter(|slot| slot.wanted.load(Ordering::SeqCst))
         {
             *needs.entry(slot.database()).or_default() += 1;
+        }
+        for database in self.shared.bulk.databases() {
+            *needs.entry(database).or_default() += 1;
         }
         needs.retain(|database, _| self.running.iter().all(|running| running.database != *database));
         let mut by_need: Vec<(u32, usize)> = needs.into_iter().collect();
@@ -166,12 +176,13 @@ impl Launcher {
                 entry,
                 worker,
             }),
-            Err(_) => fail_wanted(self.shared, database),
+            Err(_) => fail_wanted(self.shared, database, entry),
         }
     }
 }
 
-fn fail_wanted(shared: &Shared, database: u32) {
+fn fail_wanted(shared: &Shared, database: u32, entry: usize) {
+    bulk::fail(shared, database, entry);
     for slot in wanted_in(shared, database) {
         slot.wanted.store(false, Ordering::SeqCst);
         slot.set_failure(Failure::NoWorker);
@@ -189,17 +200,21 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     let (entry, database) = ((argument >> 32) as usize, argument as u32);
     BackgroundWorker::connect_worker_to_spi_by_oid(Some(pg_sys::Oid::from(database)), None);
     pin_settings();
-    let entry: &RefillWorker = &shared.refill_workers[entry];
+    let number = entry;
+    let entry: &RefillWorker = &shared.refill_workers[number];
     entry.served.store(true, Ordering::Release);
     entry.register(database);
     make_leaves_ahead();
     let mut settled = settle();
     let mut idle_since = clock::boot();
+    let mut kept_house_at = None;
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
         let served = wanted_in(shared, database)
             .map(|slot| refill(shared, slot, &mut settled))
-            .count();
+            .count()
+            + bulk::serve(shared, database, number, &mut settled);
         if served == 0 {
+            keep_house(&mut kept_house_at);
             sleep(IDLE);
         } else {
             idle_since = clock::boot();
@@ -211,7 +226,8 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
         }
     }
     entry.register(0);
-    if wanted_in(shared, database).next().is_some() {
+    let asked = shared.bulk.asked_in(database).next().is_some();
+    if asked || wanted_in(shared, database).next().is_some() {
         shared.wake_launcher();
     }
 }
@@ -281,13 +297,13 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
     let wish = Wish {
         segment_id: key.segment_id,
         space_id: key.space_id,
+        source_id: None,
         issuer: Issuer::RefillWorker,
-        lasted_ms,
         above: slot.high_water.load(Ordering::Acquire),
         permit,
     };
     let began_ns = clock::wall_ns();
-    match grant_settled(&wish, settled) {
+    match grant_settled(settled, |client| grant(client, &wish, lasted_ms)) {
         Some(Ok(granted)) => {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
             // process ends here and the range is burned.
@@ -377,7 +393,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
             slot.limit_id.store(exhausted.limit_id, Ordering::Release);
             note_failure(slot, Failure::Exhausted);
         }
-        Refused::Unsettled | Refused::Home(_) | Refused::Query(_) => {
+        Refused::Unsettled | Refused::Home(_) | Refused::Query(_) | Refused::KeyTaken { .. } => {
             note_failure(slot, Failure::Error);
             pgrx::log!("pg_idgen: refill: {refused}");
         }
@@ -436,23 +452,21 @@ fn begin_anchor() -> Settled {
     }
 }
 
-/// [`grant_durably`], after what has changed about the database was settled: it may be adopted, promoted or found to be
-/// a clone while this worker runs.
-fn grant_settled(wish: &Wish, settled: &mut Settled) -> Option<Result<Granted, Refused>> {
+/// Grant in a transaction of its own, after what has changed about the database was settled: it may be adopted, promoted
+/// or found to be a clone while this worker runs. `None`: nothing was granted, or nobody can know, and the range is burned.
+fn grant_settled<R>(
+    settled: &mut Settled,
+    grant: impl Fn(&mut SpiClient<'_>) -> Result<R, Refused>,
+) -> Option<Result<R, Refused>> {
     if *settled == Settled::Unknown {
         *settled = settle();
     }
-    let granted = grant_durably(wish);
+    let granted = in_transaction(&grant);
     if !matches!(granted, Some(Err(Refused::Unsettled))) {
         return granted;
     }
     *settled = settle();
-    grant_durably(wish)
-}
-
-/// Grant in a transaction of its own. `None`: nothing was granted, or nobody can know, and the range is burned.
-fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
-    in_transaction(|client| grant(client, wish))
+    in_transaction(&grant)
 }
 
 /// Leaves for the coming days, before they are needed. May fail (somebody holds the table's lock): the grants
@@ -460,6 +474,18 @@ fn grant_durably(wish: &Wish) -> Option<Result<Granted, Refused>> {
 fn make_leaves_ahead() {
     if leaf::ahead_is_due() {
         make_leaves();
+    }
+}
+
+/// What nobody waits for, when nothing else is to be done: names of roles, and requests that are no longer kept.
+fn keep_house(kept_at: &mut Option<BootMs>) {
+    let now = clock::boot();
+    if kept_at.is_none_or(|kept_at| now.since(kept_at) >= KEEP_HOUSE_MS) {
+        *kept_at = Some(now);
+        in_transaction(|client| {
+            roles::refresh(client)?;
+            requests::forget_old(client).map_err(Refused::Query)
+        });
     }
 }
 

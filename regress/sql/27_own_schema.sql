@@ -122,4 +122,24 @@ SELECT idgen_segment('third'), idgen_segment('both') > :last AS above;
 COMMIT;
 \c :here_database
 DROP DATABASE idgen_clone;
+-- Also in a transaction whose snapshot is older than what the worker does for it, and that has written before; its
+-- events are of the clone, not of the original.
+CREATE DATABASE idgen_clone TEMPLATE idgen_second;
+\c idgen_clone
+CREATE TABLE written (n integer);
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+INSERT INTO written VALUES (1);
+SELECT idgen_create_segment('fourth', step => 2, max_step => 2);
+SELECT array_agg(idgen_segment('fourth')) FROM generate_series(1, 3);
+SAVEPOINT s;
+SELECT idgen_segment_range('fourth', 3), idgen_segment('both') > :last AS above;
+ROLLBACK TO s;
+SELECT idgen_segment_range('fourth', 3);
+SAVEPOINT s;
+SELECT idgen_segment_range('fourth', 5);
+ROLLBACK TO s;
+COMMIT;
+SELECT kind, lo, hi, e.space_id = p.space_id AND e.source_id = p.source_id AS own FROM idgen.audit_event e, idgen.space p WHERE tag = 'fourth' ORDER BY tag_seq;
+\c :here_database
+DROP DATABASE idgen_clone;
 DROP DATABASE idgen_second;

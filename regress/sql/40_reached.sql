@@ -40,10 +40,15 @@ DROP SCHEMA reached CASCADE;
 RESET client_min_messages;
 SELECT count(*) > 0 AS stats FROM idgen.stats;
 SELECT idgen.reset_stats();
-SELECT idgen.grant_segment('reached', 'public');
+SELECT idgen.grant_segment('reached', 'public'), idgen.revoke_segment('reached', 'public');
+SELECT idgen_segment_range('reached', 2) IS NOT NULL AS range, idgen_segment_range('reached', 2, 'reached') IS NOT NULL AS range_keyed,
+       (SELECT count(*) FROM idgen_segment_batch('reached', 2)) AS batch, (SELECT count(*) FROM idgen_segment_batch('reached', 2, 'reached')) AS batch_keyed;
+SELECT idgen_alter_segment('reached', step => 10);
+SELECT idgen_seek_segment('reached', 1000000);
 SELECT count(*) FROM idgen.health;
 SELECT count(*) > 0 AS slots FROM idgen.slots;
 SELECT count(*) > 0 AS segments FROM idgen.segments WHERE tag = 'reached';
+SELECT idgen_create_segment('reached and left'), idgen_drop_segment('reached and left'), idgen.administer_segments() AS administers;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');

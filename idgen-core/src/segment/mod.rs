@@ -1,20 +1,25 @@
 //! Segments: dense numbers, taken from ranges that a database granted one at a time.
 //!
 //! [`buffer`] holds up to two granted ranges of one tag in shared memory, [`step`] decides how large the
-//! next one is and what a grant takes from the tag. Nothing here grants: the range is a committed row
+//! next one is, what a grant takes from the tag, and where a tag may be moved. [`exchange`] is where a caller
+//! that needs many values at once leaves its wish for whoever grants. Nothing here grants: the range is a committed row
 //! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`];
 //! [`home`] and [`burn`] are about a database that may not know of every range that was granted.
 
 pub mod authority;
 pub mod buffer;
 pub mod burn;
+pub mod exchange;
 pub mod home;
 pub mod step;
 pub mod stripes;
 pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
-pub use step::{Exhausted, HARD_STEP_MAX, RANGE_TARGET_MS, grant, next_step};
+pub use exchange::{Exchange, Left, Ticket};
+pub use step::{
+    Exhausted, HARD_STEP_MAX, RANGE_TARGET_MS, SeekRefused, grant, grant_exactly, next_step, seek,
+};
 
 /// Consecutive values on the integer axis; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -74,6 +74,64 @@ pub fn grant(max_id: i64, limit_id: i64, want: u64) -> Result<Range, Exhausted> 
     })
 }
 
+/// The next `count` values after `max_id`, all of them or none. `count` 0 counts as 1.
+///
+/// # Errors
+/// [`Exhausted`] when fewer are left up to `limit_id`.
+pub fn grant_exactly(max_id: i64, limit_id: i64, count: u64) -> Result<Range, Exhausted> {
+    let range = grant(max_id, limit_id, count)?;
+    if range.count < count {
+        return Err(Exhausted { max_id, limit_id });
+    }
+    Ok(range)
+}
+
+/// Why a tag does not go on at the value that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SeekRefused {
+    /// It is not above the highest value that was granted: some of it may be in use.
+    Granted {
+        /// Highest value that was ever granted.
+        max_id: i64,
+    },
+    /// It is above the tag's limit.
+    AboveLimit {
+        /// Highest value that may be granted.
+        limit_id: i64,
+    },
+    /// More than half of the values that are left would be skipped, and nobody has insisted. A slip of the
+    /// pen that uses up a tag cannot be taken back.
+    Far {
+        /// Values that would be skipped.
+        skipped: u64,
+        /// Values that are left now.
+        left: u64,
+    },
+}
+
+/// What is skipped when the next value of a tag is to be `next_id`; `None`: nothing, it is the next one
+/// anyhow.
+///
+/// # Errors
+/// [`SeekRefused`]; `force` overrules only [`SeekRefused::Far`].
+pub fn seek(max_id: i64, limit_id: i64, next_id: i64, force: bool) -> Result<Option<Range>, SeekRefused> {
+    if next_id <= max_id {
+        return Err(SeekRefused::Granted { max_id });
+    }
+    if next_id > limit_id {
+        return Err(SeekRefused::AboveLimit { limit_id });
+    }
+    // `max_id < next_id <= limit_id`: neither difference overflows, and `left` is at least 1.
+    let (skipped, left) = (next_id.abs_diff(max_id) - 1, limit_id.abs_diff(max_id));
+    if skipped > left / 2 && !force {
+        return Err(SeekRefused::Far { skipped, left });
+    }
+    Ok((skipped > 0).then(|| Range {
+        first: max_id + 1,
+        count: skipped,
+    }))
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
@@ -110,6 +168,59 @@ mod tests {
         assert_eq!(next_step(u32::MAX, u32::MAX, u32::MAX, 0), HARD_STEP_MAX);
         assert_eq!(next_step(10, 500, 100, 0), 100, "max_step wins");
         assert_eq!(next_step(10, 500, 1_000, 0), 500, "an operator raised step");
+    }
+
+    #[test]
+    fn a_grant_of_many_is_all_or_nothing() {
+        let range = |first, count| Ok(Range { first, count });
+        assert_eq!(grant_exactly(10, 20, 10), range(11, 10));
+        let (max_id, limit_id) = (10, 20);
+        assert_eq!(grant_exactly(10, 20, 11), Err(Exhausted { max_id, limit_id }));
+        assert_eq!(
+            grant_exactly(0, i64::MAX, i64::MAX as u64),
+            range(1, i64::MAX as u64)
+        );
+        assert!(grant_exactly(1, i64::MAX, i64::MAX as u64).is_err());
+        assert!(grant_exactly(i64::MAX, i64::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn a_tag_is_moved_up_only_and_far_only_on_purpose() {
+        use SeekRefused::{AboveLimit, Far, Granted};
+        assert_eq!(seek(10, 100, 11, false), Ok(None), "the next one anyhow");
+        assert_eq!(seek(10, 100, 21, false), Ok(Some(Range { first: 11, count: 10 })));
+        assert_eq!(seek(10, 100, 10, true), Err(Granted { max_id: 10 }));
+        assert_eq!(seek(10, 100, i64::MIN, true), Err(Granted { max_id: 10 }));
+        assert_eq!(seek(10, 100, 101, true), Err(AboveLimit { limit_id: 100 }));
+        // 90 are left: 45 may be skipped unasked.
+        assert!(seek(10, 100, 56, false).is_ok());
+        let far = Far {
+            skipped: 46,
+            left: 90,
+        };
+        assert_eq!(seek(10, 100, 57, false), Err(far));
+        let all_but_one = Range { first: 11, count: 89 };
+        assert_eq!(seek(10, 100, 100, true), Ok(Some(all_but_one)));
+        assert_eq!(seek(99, 100, 100, false), Ok(None), "the last one");
+    }
+
+    proptest! {
+        /// Whatever a seek skips, the next grant begins at the value asked for, and nothing is in both.
+        #[test]
+        fn after_a_seek_the_next_grant_begins_there(
+            max_id in 0..i64::MAX, up in any::<u64>(), room in any::<u64>(), force in any::<bool>()
+        ) {
+            let limit_id = max_id.saturating_add_unsigned(room);
+            let next_id = max_id.saturating_add_unsigned(up);
+            if let Ok(skipped) = seek(max_id, limit_id, next_id, force) {
+                let last = skipped.map_or(max_id, Range::last);
+                prop_assert_eq!(last, next_id - 1);
+                prop_assert_eq!(grant(last, limit_id, 1), Ok(Range { first: next_id, count: 1 }));
+                prop_assert!(skipped.is_none_or(|range| range.first == max_id + 1));
+            } else {
+                prop_assert!(next_id <= max_id || next_id > limit_id || !force);
+            }
+        }
     }
 
     #[test]

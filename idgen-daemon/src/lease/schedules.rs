@@ -14,6 +14,7 @@ use self::node::{Node, NodeStep};
 use super::store_memory::{Backup, Clock, Fault, MemoryPlace, MemoryStore};
 use super::{CellStore, HolderName};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::trust::CELL_YOUNG_MS;
 use idgen_core::lease::window::SKEW_MS;
 use idgen_core::lease::{
     AdvanceWish, Anchor, BootId, Class, EpochNonce, Identity, InstanceId, Token, Wanted, plan_advance,
@@ -28,6 +29,10 @@ const COUNT: usize = 2;
 /// So many workers of each half are left to them; all others are somebody's for ever.
 const WORKERS: u16 = 7;
 const TTL_MS: u64 = 10_000;
+/// No state is put back that is younger: of a cell or epoch that has only just begun, or of a moment ago.
+const PUT_BACK_MS: u64 = CELL_YOUNG_MS + 2 * SKEW_MS;
+/// Longer than the pause between two attempts to get a lease.
+const QUIET_MS: u64 = 3_000;
 /// A daemon looks at its server this often.
 const LOOKS_MS: u64 = 500;
 /// Simulated time begins here.
@@ -173,12 +178,8 @@ impl World {
             Step::Wait(mut ms) => {
                 while self.now < self.speaks_until && ms > 0 {
                     let some = ms.min(LOOKS_MS);
-                    self.wait(some).await;
+                    self.all_look_after(some).await;
                     ms -= some;
-                    for node in &mut self.nodes {
-                        node.run(self.now, NodeStep::Look).await;
-                        node.run(self.now, NodeStep::Work(24)).await;
-                    }
                 }
                 self.wait(ms).await;
             }
@@ -199,18 +200,41 @@ impl World {
                     self.place.restore(backup, self.number);
                 }
             }
-            Step::RestoreUnnoticed => {
-                let (now, recent_ms) = (self.now, node::timing().recent_ms());
-                if let Some((backup, number, _)) =
-                    self.backup.as_ref().filter(|(_, _, at)| now - at > recent_ms)
-                {
-                    self.number = *number;
-                    self.place.restore(backup, *number);
-                    self.place.set_fault(Fault::None);
-                    self.speaks_until = now + node::grace_ms();
-                }
-            }
+            Step::RestoreUnnoticed => self.restore_unnoticed().await,
             Step::Advance => self.advance().await,
+        }
+    }
+
+    /// Who waits for a lease looks every few seconds, and has seen what was granted before the store stopped.
+    async fn restore_unnoticed(&mut self) {
+        let of_age = |made_at: u64, now: u64| now - made_at > PUT_BACK_MS;
+        if !self.backup.as_ref().is_some_and(|(.., at)| of_age(*at, self.now)) {
+            return;
+        }
+        self.place.set_fault(Fault::None);
+        let (mut quiet_ms, mut grants) = (0, 0);
+        while quiet_ms < QUIET_MS {
+            self.all_look_after(LOOKS_MS).await;
+            quiet_ms = if self.place.grants() == grants {
+                quiet_ms + LOOKS_MS
+            } else {
+                0
+            };
+            grants = self.place.grants();
+        }
+        let Some((backup, number, _)) = &self.backup else {
+            return;
+        };
+        self.number = *number;
+        self.place.restore(backup, *number);
+        self.speaks_until = self.now + node::grace_ms();
+    }
+
+    async fn all_look_after(&mut self, ms: u64) {
+        self.wait(ms).await;
+        for node in &mut self.nodes {
+            node.run(self.now, NodeStep::Look).await;
+            node.run(self.now, NodeStep::Work(24)).await;
         }
     }
 

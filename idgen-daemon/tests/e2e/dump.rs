@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::kit::daemon::answer;
-use crate::kit::{Daemon, Server, ServerOptions, sql};
+use crate::kit::{Daemon, PATIENCE, Server, ServerOptions, eventually_true, sql};
+use postgres::Client;
 
 /// A database with all three kinds of keys and a tag that has been used.
 fn source() -> (Server, i64) {
@@ -138,6 +139,73 @@ fn continues_above(target: &Server, highest: i64) {
     restore(&again, &dump(target));
     let further: i64 = sql::value(&mut again.connect_to("app"), "SELECT idgen_segment('invoices')");
     assert!(further > next + 5_000, "{further}");
+}
+
+/// Rights are by name in a restored database, and by oid from the first refill on; what was dropped stays below.
+#[test]
+fn a_restored_database_keeps_tombstones_request_keys_and_rights() {
+    let (source, _) = source();
+    let mut client = source.connect_to("app");
+    sql::run(
+        &mut client,
+        "CREATE ROLE owner; CREATE ROLE lent LOGIN;
+         SELECT idgen_create_segment('bulk'); SELECT idgen_create_segment('gone');
+         SELECT idgen.grant_segment('bulk', 'lent');
+         SELECT idgen_alter_segment('bulk', owner => 'owner');
+         ALTER ROLE owner RENAME TO owner_then",
+    );
+    let range = "SELECT lower(idgen_segment_range('bulk', 500, 'load'))";
+    let first: i64 = sql::value(&mut client, range);
+    let dropped: i64 = sql::value(&mut client, "SELECT upper(idgen_segment_range('gone', 777))");
+    sql::run(&mut client, "SELECT idgen_drop_segment('gone')");
+    // The next worker that starts brings the owner's name up to date, for the dump.
+    let owner = "SELECT owner = 'owner_then' FROM idgen.segment WHERE tag = 'bulk'";
+    another_worker_makes_true(&mut client, owner);
+    drop(client);
+    let dump = dump(&source);
+
+    let target = fresh(true);
+    // Oids that mean others here.
+    sql::run(
+        &mut target.connect(),
+        "CREATE ROLE other1; CREATE ROLE other2 LOGIN; CREATE ROLE lent LOGIN; CREATE ROLE owner_then",
+    );
+    restore(&target, &dump);
+    let mut client = target.connect_to("app");
+    assert_eq!(sql::value::<i64>(&mut client, range), first, "the same request");
+    sql::run(&mut client, "SET client_min_messages = warning");
+    sql::run(&mut client, "SELECT idgen_create_segment('gone')");
+    let next: i64 = sql::value(&mut client, "SELECT idgen_segment('gone')");
+    assert!(next >= dropped, "{next} is above {dropped}");
+    sql::run(
+        &mut client,
+        "SET ROLE lent; SELECT idgen_segment('bulk'); RESET ROLE",
+    );
+    sql::run(&mut client, "SET ROLE other2");
+    sql::refusal(&mut client, "SELECT idgen_segment('bulk')", "IG013");
+    sql::run(&mut client, "RESET ROLE");
+    let by_oid = "SELECT (SELECT role_space = space_id FROM idgen.segment WHERE tag = 'bulk')
+                     AND (SELECT role_space = space_id FROM idgen.segment_grant WHERE tag = 'bulk') FROM idgen.space";
+    eventually_true(PATIENCE, "the worker has written the oids of here", || {
+        sql::value::<bool>(&mut client, by_oid)
+    });
+    sql::run(
+        &mut client,
+        "ALTER ROLE lent RENAME TO lent_now; SET ROLE lent_now; SELECT idgen_segment('bulk'); RESET ROLE;
+         SET ROLE owner_then; SELECT idgen_segment('bulk'); RESET ROLE",
+    );
+    let named = "SELECT bool_and(grantee = 'lent_now') FROM idgen.segment_grant WHERE tag = 'bulk'";
+    another_worker_makes_true(&mut client, named);
+}
+
+/// Workers keep house when they start, once there is nothing else to do.
+fn another_worker_makes_true(client: &mut Client, what: &str) {
+    eventually_true(PATIENCE, "the refill worker is gone", || {
+        let workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_idgen refill worker'";
+        sql::value::<i64>(client, workers) == 0
+    });
+    sql::run(client, "SELECT idgen_segment_range('bulk', 1)");
+    eventually_true(PATIENCE, what, || sql::value::<bool>(client, what));
 }
 
 #[test]

@@ -63,6 +63,8 @@ mod segment_faults;
 #[cfg(test)]
 mod segment_home;
 #[cfg(test)]
+mod segment_manage;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 mod shard;

@@ -2,9 +2,10 @@
 //! `idgen_core::segment::home`, remembered in `idgen.authority`.
 
 use super::{anchor, home};
+use crate::as_of_now::Columns;
 use crate::error::Error;
 use idgen_core::segment::home::{Cause, Home, Verdict, judge};
-use pgrx::spi::{SpiClient, SpiError, SpiTupleTable};
+use pgrx::spi::SpiClient;
 
 /// Columns of the remembered home, in the order that [`read_home`] takes them.
 pub const HOME_COLUMNS: &str = "a.system_identifier, a.timeline, a.machine, a.os_boot, a.device, a.inode";
@@ -30,19 +31,16 @@ const RECORD: &str = "
     RETURNING event_id";
 
 /// The remembered home in the columns of a row from `first` on.
-///
-/// # Errors
-/// Those of the query.
-pub fn read_home(row: &SpiTupleTable<'_>, first: usize) -> Result<Home, SpiError> {
-    let number = |index| Ok::<_, SpiError>(row.get::<i64>(index)?.unwrap_or_default().cast_unsigned());
-    Ok(Home {
-        system_identifier: number(first)?,
-        timeline: row.get::<i32>(first + 1)?.unwrap_or_default().cast_unsigned(),
-        machine: row.get::<String>(first + 2)?,
-        os_boot: row.get::<String>(first + 3)?,
-        device: number(first + 4)?,
-        inode: number(first + 5)?,
-    })
+pub fn read_home(row: &impl Columns, first: i32) -> Home {
+    let number = |column| row.column::<i64>(column).unwrap_or_default().cast_unsigned();
+    Home {
+        system_identifier: number(first),
+        timeline: row.column::<i32>(first + 1).unwrap_or_default().cast_unsigned(),
+        machine: row.column(first + 2),
+        os_boot: row.column(first + 3),
+        device: number(first + 4),
+        inode: number(first + 5),
+    }
 }
 
 /// What a comparison says now. Not for a standby.
@@ -52,7 +50,7 @@ pub fn read_home(row: &SpiTupleTable<'_>, first: usize) -> Result<Home, SpiError
 pub fn verdict(client: &SpiClient<'_>) -> Result<Verdict, Error> {
     let query = format!("SELECT {HOME_COLUMNS} FROM idgen.authority a");
     let row = client.select(query.as_str(), Some(1), &[])?.first();
-    Ok(judge(&read_home(&row, 1)?, &home::found()?))
+    Ok(judge(&read_home(&row, 1), &home::found()?))
 }
 
 /// Worker's side: do what the comparison asks for, in a transaction of its own. A copy is left as it is.

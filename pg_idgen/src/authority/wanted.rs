@@ -13,6 +13,7 @@ use idgen_core::segment::authority::{Stretch, wanted_ceiling};
 use pgrx::pg_sys;
 use pgrx::spi::Spi;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 v1_function!(idgen_authority_wanted, authority_wanted);
 
@@ -63,8 +64,11 @@ fn authority_wanted(call: Call) -> Result<pg_sys::Datum, Error> {
     ]);
     let stretches = stretches(shared, space_id);
     for tag in tags(tables, &stretches)? {
-        let stretch = stretches.get(&tag.segment_id).copied().unwrap_or_default();
-        let wanted = wanted_ceiling(tag.max_id, stretch, tag.range_ids, tag.limit_id);
+        let (stretch, bulk_ids) = stretches.get(&tag.segment_id).copied().unwrap_or_default();
+        // A bulk request that waits for it comes on top of the ranges to come.
+        let begin = tag.max_id.max(stretch.floor);
+        let max_id = begin.saturating_add_unsigned(bulk_ids).min(tag.limit_id);
+        let wanted = wanted_ceiling(max_id, stretch, tag.range_ids, tag.limit_id);
         if wanted > stretch.ceiling {
             rows.push([
                 uuid_datum(space_id),
@@ -90,8 +94,9 @@ fn space(tables: Tables) -> Result<Option<[u8; 16]>, Error> {
     Ok(space_id.map(|space_id| *space_id.as_bytes()))
 }
 
-/// The tags of this space that were used since the server started, and what may be granted of them.
-fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], Stretch> {
+/// The tags of this space that were used since the server started, what may be granted of them, and for how many ids
+/// of a bulk request that was too little.
+fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], (Stretch, u64)> {
     let now = clock::boot();
     let leaves = SegmentKey::leaves_of(current_database());
     shared
@@ -102,13 +107,16 @@ fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], Stretch> 
             let permit = shared.permit(slot, now);
             (
                 key.segment_id,
-                permit.map(|permit| permit.stretch).unwrap_or_default(),
+                (
+                    permit.map(|permit| permit.stretch).unwrap_or_default(),
+                    slot.bulk_wanted.load(Ordering::Relaxed),
+                ),
             )
         })
         .collect()
 }
 
-fn tags(tables: Tables, stretches: &HashMap<[u8; 16], Stretch>) -> Result<Vec<Tag>, Error> {
+fn tags(tables: Tables, stretches: &HashMap<[u8; 16], (Stretch, u64)>) -> Result<Vec<Tag>, Error> {
     let ids: Vec<pgrx::Uuid> = stretches.keys().map(|id| pgrx::Uuid::from_bytes(*id)).collect();
     let _as_owner = AsOwner::begin(tables.owner);
     let tags = Spi::connect(|client| {

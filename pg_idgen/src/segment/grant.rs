@@ -1,11 +1,13 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
-use super::{left_open, standing};
+use super::catalog::Identity;
+use super::{left_open, requests, standing};
 use crate::authority::Permit;
 use crate::clock;
 use idgen_core::segment::burn::Rate;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
+use pgrx::pg_sys;
 use pgrx::spi::{SpiClient, SpiTupleTable};
 use std::fmt;
 
@@ -22,19 +24,35 @@ pub struct Wish {
     pub segment_id: [u8; 16],
     /// The space that the tag was found in; a restore makes another one.
     pub space_id: [u8; 16],
+    /// Source of events of that space. `None`: to be read, and nothing is granted if the space is gone.
+    pub source_id: Option<[u8; 16]>,
     pub issuer: Issuer,
-    /// How long the last range of this tag lasted; `None`: not known, keep the step.
-    pub lasted_ms: Option<u64>,
     /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
     pub above: i64,
     /// What the authority of this server allows.
     pub permit: Permit,
 }
 
+/// Many ids at once, for one caller.
+pub struct Bulk<'a> {
+    pub n: u64,
+    pub request_key: Option<&'a str>,
+    /// Who has asked.
+    pub role: pg_sys::Oid,
+    pub pid: i32,
+}
+
 /// A range that is the caller's once its transaction has committed.
 pub struct Granted {
     pub range: Range,
     pub step: u32,
+}
+
+/// The same of many ids at once.
+pub struct BulkGranted {
+    pub range: Range,
+    /// `false`: the request is a repeated one, granted before.
+    pub is_new: bool,
 }
 
 /// Why nothing was granted.
@@ -46,6 +64,10 @@ pub enum Refused {
     },
     Gone,
     Exhausted(Exhausted),
+    /// The key of the request is that of another one, for so many ids.
+    KeyTaken {
+        n: u64,
+    },
     /// Authority is leased, and everything up to the ceiling is granted.
     NoCeiling,
     /// Another history, or a clone: a worker has to settle it first.
@@ -73,6 +95,7 @@ impl fmt::Display for Refused {
             Self::Locked { blocker_pid } => write!(f, "the row is locked by process {blocker_pid}"),
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
+            Self::KeyTaken { n } => write!(f, "the request key is that of a request for {n} ids"),
             Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
             Self::Unsettled => f.write_str("the database has another history"),
             Self::Copy => f.write_str("the database may be a copy"),
@@ -84,10 +107,9 @@ impl fmt::Display for Refused {
 }
 
 const LOCK_ROW: &str = "
-    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint
-      FROM idgen.segment s
-     WHERE s.segment_id = $1 AND s.dropped_at IS NULL
-       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)
+    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint, coalesce($3, p.source_id)
+      FROM idgen.segment s LEFT JOIN idgen.space p ON p.space_id = $2
+     WHERE s.segment_id = $1 AND s.dropped_at IS NULL AND coalesce($3, p.source_id) IS NOT NULL
        FOR NO KEY UPDATE OF s SKIP LOCKED";
 
 /// xmax of a locked row is its holder's transaction; a prepared one has no process, several holders have none
@@ -107,11 +129,18 @@ const MOVE_UP: &str = "
     RETURNING tag_seq";
 
 const RECORD: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
-    SELECT p.source_id, p.space_id, 'segment.grant', $1, $2, $3, $4, $8, $9,
-           jsonb_build_object('issuer', $5, 'pid', pg_backend_pid(), 'segment_id', $6, 'step', $7)
-      FROM idgen.space p
-    RETURNING event_id";
+    INSERT INTO idgen.audit_event
+           (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
+            jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11))";
+
+/// Here the process and the role are those that have asked.
+const RECORD_BULK: &str = "
+    INSERT INTO idgen.audit_event
+           (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
+            jsonb_build_object('issuer', 'bulk request', 'pid', $10, 'segment_id', $7, 'request_key', $12,
+                               'role', (SELECT r.rolname FROM pg_roles r WHERE r.oid = $11)))";
 
 const BURN: &str = "
     WITH moved AS (
@@ -120,43 +149,96 @@ const BURN: &str = "
          WHERE s.segment_id = $1 AND old.segment_id = $1 AND s.max_id < $2
         RETURNING s.tag, s.tag_seq, old.max_id + 1 AS lo)
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    SELECT p.source_id, p.space_id, 'segment.burn', m.tag, m.tag_seq, m.lo, $2,
+    SELECT $3, $4, 'segment.burn', m.tag, m.tag_seq, m.lo, $2,
            jsonb_build_object('cause', 'savepoint rolled back', 'pid', pg_backend_pid(), 'segment_id', $1)
-      FROM moved m CROSS JOIN idgen.space p";
+      FROM moved m";
 
 /// Raise a tag to `high_water`: ids up to it were handed out although their grant was taken back.
 pub fn burn(
     client: &mut SpiClient<'_>,
+    identity: Identity,
     segment_id: [u8; 16],
     high_water: i64,
 ) -> Result<(), pgrx::spi::Error> {
-    let id = pgrx::Uuid::from_bytes(segment_id);
-    client
-        .update(BURN, None, &[id.into(), high_water.into()])
-        .map(|_| ())
+    let [id, source_id, space_id] =
+        [segment_id, identity.source_id, identity.space_id].map(pgrx::Uuid::from_bytes);
+    let args = [id.into(), high_water.into(), source_id.into(), space_id.into()];
+    client.update(BURN, None, &args).map(|_| ())
 }
 
 /// Grant the next range of a tag. The range may be used only after the transaction has committed (or inside
-/// it, by the transaction that has made the tag).
+/// it, by the transaction that has made the tag). `lasted_ms`: how long the last range of this tag lasted;
+/// `None`: not known, keep the step.
 ///
 /// # Errors
 /// [`Refused`]; the transaction must not commit then.
-pub fn grant(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Granted, Refused> {
-    let id = pgrx::Uuid::from_bytes(wish.segment_id);
-    let key = [id.into(), pgrx::Uuid::from_bytes(wish.space_id).into()];
-    let row = client.update(LOCK_ROW, Some(1), &key)?.first();
-    if row.is_empty() {
-        return Err(why_no_row(client, &key)?);
-    }
-    let row = Row::read(&row)?;
+pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
+    let row = lock_row(client, wish)?;
     left_open::record(client, wish, &row.tag)?;
-    let step = row.next_step(wish.lasted_ms);
+    let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =
         segment::grant(standing.begin, standing.upper, u64::from(step)).map_err(Refused::Exhausted)?;
-    let tag_seq = move_up(client, wish, range, step, standing.rate)?;
-    record(client, wish, &row.tag, range, step, tag_seq)?;
+    let tag_seq = move_up(client, wish, range, Some(step), standing.rate)?;
+    let issuer = match wish.issuer {
+        Issuer::RefillWorker => "refill worker",
+        Issuer::OwnTransaction => "own transaction",
+    };
+    let of_range = [issuer.into(), (step as i32).into()];
+    record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
     Ok(Granted { range, step })
+}
+
+/// Grant exactly as many ids as were asked for, in one piece; the step of the tag is left as it is.
+///
+/// A request that has a key and was granted before is answered with the same ids, and nothing is granted.
+///
+/// # Errors
+/// [`Refused`]; the transaction must not commit then.
+pub fn grant_exactly(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    bulk: &Bulk<'_>,
+) -> Result<BulkGranted, Refused> {
+    let row = lock_row(client, wish)?;
+    if let Some(range) = requests::answered(client, &row.tag, bulk)? {
+        return Ok(BulkGranted { range, is_new: false });
+    }
+    // A multirange names the value after its last one, which has to be one.
+    let limit_id = row.limit_id.min(i64::MAX - 1);
+    let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
+    segment::grant_exactly(standing.begin, limit_id, bulk.n).map_err(Refused::Exhausted)?;
+    let range = segment::grant_exactly(standing.begin, standing.upper.min(limit_id), bulk.n)
+        .map_err(|_| Refused::NoCeiling)?;
+    let tag_seq = move_up(client, wish, range, row.step_hint, standing.rate)?;
+    requests::remember(client, &row.tag, bulk, range)?;
+    let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
+    record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
+    Ok(BulkGranted { range, is_new: true })
+}
+
+/// The row, locked, if nobody else has it. What the own transaction has handed out under a savepoint that was rolled
+/// back is passed over.
+fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
+    let [id, space_id] = [wish.segment_id, wish.space_id].map(pgrx::Uuid::from_bytes);
+    let source_id = wish.source_id.map(pgrx::Uuid::from_bytes);
+    let found = client
+        .update(LOCK_ROW, Some(1), &[id.into(), space_id.into(), source_id.into()])?
+        .first();
+    if found.is_empty() {
+        return Err(why_no_row(client, &[id.into(), space_id.into()])?);
+    }
+    let mut row = Row::read(&found)?;
+    let own = matches!(wish.issuer, Issuer::OwnTransaction);
+    if own && row.max_id < wish.above && wish.above < row.limit_id {
+        let identity = Identity {
+            source_id: row.source_id,
+            space_id: wish.space_id,
+        };
+        burn(client, identity, wish.segment_id, wish.above)?;
+        row.max_id = wish.above;
+    }
+    Ok(row)
 }
 
 /// Raise the row to the end of the range; the number of the event.
@@ -164,7 +246,7 @@ fn move_up(
     client: &mut SpiClient<'_>,
     wish: &Wish,
     range: Range,
-    step: u32,
+    step_hint: Option<u32>,
     rate: Rate,
 ) -> Result<i64, Refused> {
     let rate = rate.granted(clock::wall().0, range.last());
@@ -175,7 +257,7 @@ fn move_up(
             &[
                 pgrx::Uuid::from_bytes(wish.segment_id).into(),
                 range.last().into(),
-                (step as i32).into(),
+                step_hint.map(|hint| hint as i32).into(),
                 rate.per_minute.cast_signed().into(),
                 rate.since_ms.cast_signed().into(),
                 rate.since_id.into(),
@@ -186,38 +268,29 @@ fn move_up(
     moved.get::<i64>(1)?.ok_or(Refused::Gone)
 }
 
-fn record(
+/// The event of a grant; `more`: what `statement` takes beside the range.
+fn record<const N: usize>(
     client: &mut SpiClient<'_>,
     wish: &Wish,
-    tag: &str,
-    range: Range,
-    step: u32,
-    tag_seq: i64,
+    row: &Row,
+    (tag_seq, range): (i64, Range),
+    statement: &str,
+    more: [DatumWithOid<'_>; N],
 ) -> Result<(), Refused> {
-    let issuer = match wish.issuer {
-        Issuer::RefillWorker => "refill worker",
-        Issuer::OwnTransaction => "own transaction",
-    };
     let [epoch, revision] = wish.token_columns();
-    let recorded = client.update(
-        RECORD,
-        Some(1),
-        &[
-            tag.into(),
-            tag_seq.into(),
-            range.first.into(),
-            range.last().into(),
-            issuer.into(),
-            pgrx::Uuid::from_bytes(wish.segment_id).into(),
-            (step as i32).into(),
-            epoch.into(),
-            revision.into(),
-        ],
-    )?;
-    // No event, no grant: idgen.space has lost its row.
-    if recorded.is_empty() {
-        return Err(Refused::Query(pgrx::spi::Error::InvalidPosition));
-    }
+    let of_grant = [
+        pgrx::Uuid::from_bytes(row.source_id).into(),
+        pgrx::Uuid::from_bytes(wish.space_id).into(),
+        row.tag.as_str().into(),
+        tag_seq.into(),
+        range.first.into(),
+        range.last().into(),
+        pgrx::Uuid::from_bytes(wish.segment_id).into(),
+        epoch.into(),
+        revision.into(),
+    ];
+    let args: Vec<DatumWithOid<'_>> = of_grant.into_iter().chain(more).collect();
+    client.update(statement, None, &args)?;
     Ok(())
 }
 
@@ -250,6 +323,7 @@ struct Row {
     step: u32,
     max_step: u32,
     step_hint: Option<u32>,
+    source_id: [u8; 16],
 }
 
 impl Row {
@@ -263,6 +337,7 @@ impl Row {
             step: unsigned(row.get::<i32>(4)?).ok_or(Refused::Gone)?,
             max_step: unsigned(row.get::<i32>(5)?).ok_or(Refused::Gone)?,
             step_hint: unsigned(row.get::<i32>(6)?),
+            source_id: *row.get::<pgrx::Uuid>(7)?.ok_or(Refused::Gone)?.as_bytes(),
         })
     }
 

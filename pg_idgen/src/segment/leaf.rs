@@ -9,11 +9,13 @@
 //! wait for their locks: there the caller makes the leaves.
 
 use super::cache;
+use super::failure::Failure;
+use crate::as_of_now;
 use crate::call::{accept_invalidations, current_database};
 use crate::error::Error;
-use crate::owner::{AsOfNow, AsOwner, Tables};
+use crate::owner::{AsOwner, Tables};
 use crate::parse::POSTGRES_EPOCH_MS;
-use crate::shmem::{SegmentKey, shared};
+use crate::shmem::{SegmentKey, SegmentSlot, shared};
 use crate::{clock, guc};
 use pgrx::spi::{Result, Spi, SpiClient, SpiHeapTupleData};
 use std::cell::Cell;
@@ -73,6 +75,7 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
     let slot = super::place(shared, &SegmentKey::leaves_of(current_database()))?;
     let began = clock::boot();
+    slot.set_failure(Failure::None);
     slot.prepare_to_wait();
     let outcome = loop {
         accept_invalidations();
@@ -83,11 +86,10 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
         }
         let waited_ms = clock::boot().since(began);
         if waited_ms >= guc::segment_wait_ms() {
-            let cause = "The refill worker could not make the day tables of idgen.audit_event; the server log says why.";
             break Err(Error::RefillTimedOut {
                 tag: tag.into(),
                 waited_ms,
-                cause: cause.into(),
+                cause: why_not(slot),
             });
         }
         super::ask(slot);
@@ -95,6 +97,17 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
     };
     slot.stop_waiting();
     outcome
+}
+
+/// What kept the worker from making leaves. It may not have come to it.
+fn why_not(slot: &SegmentSlot) -> String {
+    match slot.failure() {
+        Failure::Error => {
+            "The refill worker could not make the day tables of idgen.audit_event; the server log says why."
+                .into()
+        }
+        other => super::cause(other, 0),
+    }
 }
 
 fn make_here(tables: Tables) -> std::result::Result<(), Error> {
@@ -110,14 +123,9 @@ fn make_here(tables: Tables) -> std::result::Result<(), Error> {
 
 fn lacking(tables: Tables, needed: i32) -> std::result::Result<bool, Error> {
     let _as_owner = AsOwner::begin(tables.owner);
-    let _as_of_now = AsOfNow::begin();
-    let lacking = Spi::connect(|client| {
-        client
-            .select(LACKING, Some(1), &[today().into(), needed.into()])?
-            .first()
-            .get::<bool>(1)
-    })?;
-    Ok(lacking.unwrap_or(true))
+    let days = [today().into(), needed.into()];
+    let lacking = as_of_now::first_row(LACKING, &days, |row| row.get::<bool>(1))?;
+    Ok(lacking.flatten().unwrap_or(true))
 }
 
 /// Whether [`make_ahead`] has anything to do.

@@ -6,17 +6,24 @@
 //!                        catalog (rights, segment uuid)         `- worker -> grant -> publish
 //!                          | made by this transaction
 //!                        own (grant in this transaction)
+//!
+//! idgen_segment_range(tag, n) -> bulk -> catalog -> a place in shared memory -> worker -> grant -> the caller
+//! idgen_create/alter/seek/drop_segment -> manage -> the row; at the commit: changed -> what is in memory is discarded
 //! ```
 
 mod arrives;
+mod bulk;
 mod cache;
 mod catalog;
+mod changed;
 pub mod failure;
 pub mod grant;
 pub mod leaf;
 mod left_open;
 pub mod manage;
 mod own;
+pub mod requests;
+pub mod roles;
 mod standing;
 mod view;
 
@@ -37,7 +44,9 @@ v1_function!(idgen_segment, segment);
 
 /// Hook the caches of this module into Postgres' own invalidation; once per process.
 pub fn define_callbacks() {
+    bulk::define_callback();
     cache::define_callback();
+    changed::define_callbacks();
     own::define_callbacks();
 }
 
@@ -82,6 +91,9 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
                 let found = catalog::find(&tag_name(tag), user)?;
                 if own::has_made(found.segment_id) {
                     return own::take(&found);
+                }
+                if changed::has_changed(found.segment_id) {
+                    return Err(Error::ChangedHere { tag: found.tag });
                 }
                 let slot = place(shared, &found.key())?;
                 cache::remember(tag, user, slot, found.tables);
@@ -184,11 +196,11 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             Some(Settled::Refused(Error::NoAuthority {
                 tag: tag(),
                 waited_ms,
-                cause: cause(slot, failure),
+                cause: cause(failure, 0),
             }))
         }
         failure if waited_ms >= guc::segment_wait_ms() => {
-            let cause = cause(slot, failure);
+            let cause = cause(failure, slot.blocker_pid.load(Ordering::Acquire));
             Some(Settled::Refused(Error::RefillTimedOut {
                 tag: tag(),
                 waited_ms,
@@ -200,9 +212,9 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
 }
 
 /// What held the refill up, for the person who reads the error.
-fn cause(slot: &SegmentSlot, failure: Failure) -> String {
+fn cause(failure: Failure, blocker_pid: u32) -> String {
     match failure {
-        Failure::RowLocked => match slot.blocker_pid.load(Ordering::Acquire) {
+        Failure::RowLocked => match blocker_pid {
             0 => "Another transaction holds the row of the tag; no process is found for it: several hold it, or it is a prepared one (see pg_prepared_xacts).".into(),
             pid => format!("Process {pid} holds the row of the tag in its transaction."),
         },

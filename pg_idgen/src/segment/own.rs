@@ -4,15 +4,17 @@
 //! handed out counts whatever savepoints do: a rollback to one takes the row of the tag back to an older
 //! `max_id`, never the ids, so before the commit the row is raised above them again.
 
-use super::catalog::Found;
-use super::grant::{Issuer, Refused, Wish, burn, grant};
+use super::catalog::{self, Found};
+use super::grant::{Bulk, Issuer, Refused, Wish, burn, grant, grant_exactly};
 use super::leaf;
 use crate::authority::Permit;
 use crate::error::Error;
 use crate::guc;
 use crate::owner::{AsOwner, Tables, commit_durably};
+use idgen_core::segment::Range;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::spi::SpiClient;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -51,6 +53,15 @@ pub fn has_made(segment_id: [u8; 16]) -> bool {
     RANGES.with_borrow(|ranges| ranges.contains_key(&segment_id))
 }
 
+/// What is left of the range is not to be handed out: the tag was moved.
+pub fn drop_rest(segment_id: [u8; 16]) {
+    RANGES.with_borrow_mut(|ranges| {
+        if let Some(own) = ranges.get_mut(&segment_id) {
+            own.last = i64::MIN;
+        }
+    });
+}
+
 /// The next id of a tag that this transaction has made.
 ///
 /// # Errors
@@ -73,6 +84,46 @@ pub fn take(found: &Found) -> Result<i64, Error> {
 }
 
 fn refill(found: &Found, own: Own) -> Result<Own, Error> {
+    let lasted_ms = (own.high_water > 0).then_some(0);
+    let granted = granted(found, own, |client, wish| grant(client, wish, lasted_ms))?;
+    let (first, last) = (granted.range.first, granted.range.last());
+    Ok(Own {
+        next: first,
+        last,
+        high_water: last,
+        torn: own.torn,
+    })
+}
+
+/// Many ids at once of a tag that this transaction has made; what is left of its range goes on after them.
+///
+/// # Errors
+/// Tag exhausted; the request key is taken.
+pub fn take_range(found: &Found, bulk: &Bulk<'_>) -> Result<Range, Error> {
+    let mut own = RANGES
+        .with_borrow(|ranges| ranges.get(&found.segment_id).copied())
+        .unwrap_or(EMPTY);
+    let range = granted(found, own, |client, wish| grant_exactly(client, wish, bulk))
+        .map_err(|error| match error {
+            Error::TagExhausted { tag, limit_id } => Error::TooFewLeft {
+                tag,
+                n: bulk.n,
+                limit_id,
+            },
+            other => other,
+        })?
+        .range;
+    // A repeated request brings what was granted before.
+    own.high_water = own.high_water.max(range.last());
+    RANGES.with_borrow_mut(|ranges| ranges.insert(found.segment_id, own));
+    Ok(range)
+}
+
+fn granted<R>(
+    found: &Found,
+    own: Own,
+    grant: impl FnOnce(&mut SpiClient<'_>, &Wish) -> Result<R, Refused>,
+) -> Result<R, Error> {
     if guc::authority() == guc::Authority::Leased {
         // The ceiling of a tag is raised by its name, which only this transaction sees.
         return Err(Error::NoAuthority {
@@ -84,34 +135,31 @@ fn refill(found: &Found, own: Own) -> Result<Own, Error> {
     leaf::ensure(&found.tag, found.tables)?;
     let wish = Wish {
         segment_id: found.segment_id,
-        space_id: found.space_id,
+        space_id: found.identity.space_id,
+        source_id: Some(found.identity.source_id),
         issuer: Issuer::OwnTransaction,
-        lasted_ms: (own.high_water > 0).then_some(0),
         above: own.high_water,
         permit: Permit::Local,
     };
     commit_durably();
     let _as_owner = AsOwner::begin(found.tables.owner);
-    let granted = Spi::connect_mut(|client| grant(client, &wish)).map_err(|refused| match refused {
+    Spi::connect_mut(|client| grant(client, &wish)).map_err(|refused| explain(found, refused))
+}
+
+fn explain(found: &Found, refused: Refused) -> Error {
+    let tag = found.tag.clone();
+    match refused {
         Refused::Exhausted(exhausted) => Error::TagExhausted {
-            tag: found.tag.clone(),
+            tag,
             limit_id: exhausted.limit_id,
         },
         Refused::Copy => Error::CopyOfDatabase,
-        Refused::Gone => Error::UnknownTag {
-            tag: found.tag.clone(),
-        },
+        Refused::Gone => Error::UnknownTag { tag },
+        Refused::KeyTaken { n } => Error::RequestKeyTaken { n },
         other => Error::Internal {
-            message: format!("grant of segment tag \"{}\": {other}", found.tag),
+            message: format!("grant of segment tag \"{tag}\": {other}"),
         },
-    })?;
-    let (first, last) = (granted.range.first, granted.range.last());
-    Ok(Own {
-        next: first,
-        last,
-        high_water: last,
-        torn: own.torn,
-    })
+    }
 }
 
 pub fn define_callbacks() {
@@ -155,18 +203,24 @@ fn mend_torn() {
     commit_durably();
     // SAFETY: the transaction is still in progress; the snapshot is popped below or by its abort.
     unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
-    if let Some(tables) = Tables::of_this_database() {
-        let _as_owner = AsOwner::begin(tables.owner);
-        let mended = Spi::connect_mut(|client| {
-            torn.iter()
-                .try_for_each(|(segment_id, high_water)| burn(client, *segment_id, *high_water))
-        });
-        if let Err(error) = mended {
-            pgrx::error!("could not keep the ids of a rolled back savepoint from coming again: {error}");
-        }
+    if let Err(error) = mend(&torn) {
+        pgrx::error!("could not keep the ids of a rolled back savepoint from coming again: {error:?}");
     }
     // SAFETY: pushed above.
     unsafe { pg_sys::PopActiveSnapshot() };
+}
+
+fn mend(torn: &[([u8; 16], i64)]) -> Result<(), Error> {
+    let Some(tables) = Tables::of_this_database() else {
+        return Ok(());
+    };
+    let identity = catalog::identity(tables)?;
+    let _as_owner = AsOwner::begin(tables.owner);
+    Spi::connect_mut(|client| {
+        torn.iter()
+            .try_for_each(|(segment_id, high_water)| burn(client, identity, *segment_id, *high_water))
+    })?;
+    Ok(())
 }
 
 #[pg_guard]

@@ -3,6 +3,7 @@
 //! In the transaction of the grant, under the lock of the row. What is passed over is an event `segment.burn`.
 
 use super::grant::{Issuer, Refused, Wish};
+use crate::as_of_now;
 use crate::authority::home;
 use crate::authority::settle::{HOME_COLUMNS, read_home};
 use crate::call::current_database;
@@ -10,7 +11,7 @@ use crate::{clock, guc};
 use idgen_core::segment::burn::{Rate, burn_to, safety_burn};
 use idgen_core::segment::home::{Cause, Verdict, judge};
 use pgrx::pg_sys;
-use pgrx::spi::{SpiClient, SpiError, SpiTupleTable};
+use pgrx::spi::SpiClient;
 
 /// What a grant of a tag goes by.
 pub struct Standing {
@@ -37,6 +38,7 @@ struct Known {
 
 /// Columns 1 to 11, then the remembered home.
 fn query() -> String {
+    // Read as of now: the own transaction may be older than what a worker has settled at its request.
     format!(
         "SELECT s.needs_burn, s.mark IS NOT DISTINCT FROM a.mark, a.mark, a.cause, s.leased, s.safety_burn,
                 s.rate_per_minute, s.rate_since_ms, s.rate_since_id, s.max_step, p.database_oid, {HOME_COLUMNS}
@@ -67,8 +69,8 @@ pub fn take(
     (tag, max_id, limit_id): (&str, i64, i64),
 ) -> Result<Standing, Refused> {
     let id = pgrx::Uuid::from_bytes(wish.segment_id);
-    let row = client.update(query().as_str(), Some(1), &[id.into()])?.first();
-    let (known, verdict) = Known::read(&row)?;
+    let (known, verdict) =
+        as_of_now::first_row(&query(), &[id.into()], Known::read)?.ok_or(Refused::Gone)??;
     // A tag of the own transaction was made here, and has account of its ids in memory.
     let own = matches!(wish.issuer, Issuer::OwnTransaction);
     match verdict {
@@ -108,29 +110,29 @@ struct Burn {
 }
 
 impl Known {
-    fn read(row: &SpiTupleTable<'_>) -> Result<(Self, Verdict), Refused> {
-        let unsigned = |index| Ok::<_, SpiError>(row.get::<i64>(index)?.unwrap_or_default().unsigned_abs());
+    fn read(row: &as_of_now::Row) -> Result<(Self, Verdict), Refused> {
+        let unsigned = |column| row.get::<i64>(column).unwrap_or_default().unsigned_abs();
         let known = Self {
-            needs_burn: row.get::<bool>(1)?.unwrap_or(true),
-            is_marked: row.get::<bool>(2)?.unwrap_or(false),
-            mark: row.get::<pgrx::Uuid>(3)?.ok_or(Refused::Gone)?,
-            cause: row.get::<String>(4)?,
-            leased: row.get::<bool>(5)?.unwrap_or(false),
-            safety_burn: row.get::<i64>(6)?,
+            needs_burn: row.get::<bool>(1).unwrap_or(true),
+            is_marked: row.get::<bool>(2).unwrap_or(false),
+            mark: row.get::<pgrx::Uuid>(3).ok_or(Refused::Gone)?,
+            cause: row.get::<String>(4),
+            leased: row.get::<bool>(5).unwrap_or(false),
+            safety_burn: row.get::<i64>(6),
             rate: Rate {
-                per_minute: unsigned(7)?,
-                since_ms: unsigned(8)?,
-                since_id: row.get::<i64>(9)?.unwrap_or_default(),
+                per_minute: unsigned(7),
+                since_ms: unsigned(8),
+                since_id: row.get::<i64>(9).unwrap_or_default(),
             },
-            max_step: row.get::<i32>(10)?.unwrap_or_default().unsigned_abs(),
+            max_step: row.get::<i32>(10).unwrap_or_default().unsigned_abs(),
         };
-        let database = row.get::<pg_sys::Oid>(11)?.map(pg_sys::Oid::to_u32);
+        let database = row.get::<pg_sys::Oid>(11).map(pg_sys::Oid::to_u32);
         if database != Some(current_database()) {
             // A clone that is not another space yet.
             return Err(Refused::Unsettled);
         }
         let found = home::found().map_err(|error| Refused::Home(format!("{error:?}")))?;
-        Ok((known, judge(&read_home(row, 12)?, &found)))
+        Ok((known, judge(&read_home(row, 12), &found)))
     }
 
     /// The safety burn, if ranges may have been granted that this database does not know of. Under a lease the

@@ -1,17 +1,19 @@
 //! The shared memory of the extension: one struct, made by the postmaster, mapped by every process.
 //!
-//! What changes in it are atomics (and two kinds of thing with an order of their own, see why `Shared` is `Sync`), so
+//! What changes in it are atomics (and a few kinds of thing with an order of their own, see why `Shared` is `Sync`), so
 //! there is no torn state to recover: a process that dies anywhere leaves words that are each valid. It starts without a lease and under a fresh random boot id, also after a
 //! crash-restart (which rebuilds it under the same postmaster), so nothing that was installed before can be
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
 //! the publishing of ranges, and the leases that these are granted under. Under them there is arithmetic only. The path of an id takes neither.
 
 mod authority;
+mod bulk;
 mod clock_note;
 mod formats;
 mod identities;
 mod segments;
 mod stats;
+mod waiters;
 
 use crate::call::own_pid;
 use crate::guc;
@@ -22,11 +24,13 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use authority::{Authority, AuthorityName, LeasedPermit, NotInstalled};
+pub use bulk::{Bulk, BulkAnswer, BulkRequest, leave_at_abort};
 pub use clock_note::ClockWords;
 pub use formats::Formats;
 pub use identities::{Identity, Kind, Leases, SHARDS, TokenCell};
 pub use segments::{RefillWorker, SegmentKey, SegmentSlot};
 pub use stats::{ROLE_IDS_PER_S_MAX, Stats};
+pub use waiters::Waiters;
 
 /// A daemon that was heard of within this time is expected to come back.
 const DAEMON_PRESUMED_ALIVE_MS: u64 = 60_000;
@@ -46,6 +50,7 @@ pub struct Shared {
     pub stats: Stats,
     pub refill_workers: [RefillWorker; guc::REFILL_WORKERS_MAX],
     leases: Leases,
+    pub bulk: Bulk,
     /// By database; see [`authority`].
     authorities: [Authority; authority::AUTHORITIES],
     /// Counts the tokens that were installed for them.
@@ -78,7 +83,8 @@ struct Head {
 // SAFETY: the raw pointers are to memory that every process maps at the same address for as long as the
 // server runs. Everything else is atomic, or written before any other process exists, or an entry of `formats`
 // (written once under the `control` lock, and read only after it was counted, Release and Acquire), or a condition
-// variable, which has a spinlock of its own.
+// variable, which has a spinlock of its own, or a request or answer of `bulk`, each of one process at a time by the
+// phases of its `Exchange`.
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
@@ -187,6 +193,7 @@ unsafe fn initialise(memory: *mut Shared) {
         (&raw mut (*memory).stats).write(Stats::new(crate::clock::wall().0));
         (&raw mut (*memory).refill_workers).write(std::array::from_fn(|_| RefillWorker::default()));
         Leases::write(&raw mut (*memory).leases);
+        Bulk::write(&raw mut (*memory).bulk);
         (&raw mut (*memory).authorities).write(std::array::from_fn(|_| Authority::default()));
         (&raw mut (*memory).authority_generations).write(AtomicU64::new(0));
         let first = (&raw mut (*memory).segments).cast::<SegmentSlot>();

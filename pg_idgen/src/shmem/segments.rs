@@ -1,11 +1,10 @@
 //! The places of tags, and of the workers that refill them.
 
 use super::authority::StretchWords;
-use super::{Locked, Shared, halves, load_id, store_id};
+use super::{Locked, Shared, Waiters, halves, load_id, store_id};
 use crate::segment::failure::Failure;
 use idgen_core::segment::Buffer;
 use pgrx::pg_sys;
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One refill worker at work.
@@ -32,6 +31,8 @@ pub struct SegmentSlot {
     pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
     pub wanted: AtomicBool,
+    /// Ids of a bulk request that the tag's ceiling was too low for; 0: none.
+    pub bulk_wanted: AtomicU64,
     /// Ids that were ever published here, and how many of them were drawn before the statistics began.
     pub granted_ids: AtomicU64,
     ids_before: AtomicU64,
@@ -46,7 +47,7 @@ pub struct SegmentSlot {
     pub limit_id: AtomicI64,
     /// Process that held the tag's row when a refill found it locked; 0: unknown.
     pub blocker_pid: AtomicU32,
-    waiters: UnsafeCell<pg_sys::ConditionVariable>,
+    waiters: Waiters,
 }
 
 // What the documentation of idgen.max_segments says.
@@ -91,6 +92,26 @@ impl Shared {
             }
             Probe::Full => None,
         }
+    }
+
+    /// The place of a tag, if it has one.
+    pub fn segment_in_use(&self, key: &SegmentKey) -> Option<&SegmentSlot> {
+        match self.probe(key) {
+            Probe::Found(slot) => Some(slot),
+            Probe::Free(_) | Probe::Full => None,
+        }
+    }
+
+    /// From its return on nothing is handed out that was published in this place before, nor is what a worker is
+    /// just granting. Whoever waits there looks again.
+    pub fn discard(&self, slot: &SegmentSlot) {
+        let burned = {
+            let _locked = self.lock_segments();
+            slot.buffer.discard()
+        };
+        // Nobody has drawn them.
+        slot.granted_ids.fetch_sub(burned.count(), Ordering::Relaxed);
+        slot.wake_waiters();
     }
 
     /// Open addressing; slots are never given back, so a free one ends the search.
@@ -151,7 +172,7 @@ impl SegmentSlot {
         // SAFETY: by the caller's promise; the condition variable is in memory that is written.
         unsafe {
             memory.write(Self::vacant());
-            pg_sys::ConditionVariableInit((*memory).waiters.get());
+            Waiters::initialise(&raw mut (*memory).waiters);
         }
     }
 
@@ -164,6 +185,7 @@ impl SegmentSlot {
             buffer: Buffer::new(),
             high_water: AtomicI64::new(0),
             wanted: AtomicBool::new(false),
+            bulk_wanted: AtomicU64::new(0),
             granted_ids: AtomicU64::new(0),
             ids_before: AtomicU64::new(0),
             refills: AtomicU64::new(0),
@@ -174,7 +196,7 @@ impl SegmentSlot {
             failure: AtomicU32::new(0),
             limit_id: AtomicI64::new(0),
             blocker_pid: AtomicU32::new(0),
-            waiters: UnsafeCell::default(),
+            waiters: Waiters::default(),
         }
     }
 
@@ -217,26 +239,19 @@ impl SegmentSlot {
 
     /// Register for the next [`Self::wake_waiters`]; look at the buffer again before sleeping.
     pub fn prepare_to_wait(&self) {
-        // SAFETY: initialised when shared memory was made.
-        unsafe { pg_sys::ConditionVariablePrepareToSleep(self.waiters.get()) };
+        self.waiters.prepare();
     }
 
     /// Sleep until woken or `ms` are over; serves interrupts.
     pub fn wait(&self, ms: u64) {
-        let timeout = i64::try_from(ms).unwrap_or(i64::MAX);
-        // SAFETY: initialised when shared memory was made.
-        unsafe {
-            pg_sys::ConditionVariableTimedSleep(self.waiters.get(), timeout, pg_sys::PG_WAIT_EXTENSION);
-        }
+        self.waiters.wait(ms);
     }
 
     pub fn stop_waiting(&self) {
-        // SAFETY: no precondition.
-        unsafe { pg_sys::ConditionVariableCancelSleep() };
+        self.waiters.stop();
     }
 
     pub fn wake_waiters(&self) {
-        // SAFETY: initialised when shared memory was made.
-        unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
+        self.waiters.wake();
     }
 }

@@ -238,6 +238,11 @@ impl MemoryPlace {
         }
     }
 
+    /// How many windows were ever granted.
+    pub fn grants(&self) -> usize {
+        self.ground().granted.len()
+    }
+
     /// The window that was granted under this token, as far as it was raised.
     pub fn granted(
         &self,

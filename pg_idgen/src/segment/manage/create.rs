@@ -1,0 +1,202 @@
+//! `idgen_create_segment()`: a new tag, or one that was dropped and goes on above what it had granted.
+
+use super::{check_step, new_tag_argument, null, tag_seq, wrong};
+use crate::call::{Call, current_database, current_user, in_recovery, v1_function};
+use crate::error::Error;
+use crate::owner::{AsOwner, Tables, commit_durably};
+use crate::segment::catalog::{self, Identity};
+use crate::segment::{changed, leaf, own};
+use crate::shmem::SegmentKey;
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use pgrx::spi::SpiClient;
+
+v1_function!(idgen_create_segment, create_segment);
+
+const INSERT: &str = "
+    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, mark)
+    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7, a.mark FROM pg_roles r, idgen.authority a WHERE r.oid = $2
+    ON CONFLICT (tag) DO NOTHING
+    RETURNING tag_seq, segment_id";
+
+const LOCK_TOMBSTONE: &str = "
+    SELECT s.max_id, s.needs_burn OR s.mark IS DISTINCT FROM a.mark
+      FROM idgen.segment s, idgen.authority a WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE OF s";
+
+/// Another segment id: what sessions and shared memory know of the dropped one is not of this. What has to be passed over
+/// before a grant still has to be.
+const REVIVE: &str = "
+    UPDATE idgen.segment s
+       SET owner = r.rolname, owner_oid = r.oid, role_space = $3, start_id = $4, max_id = greatest(s.max_id, $4 - 1),
+           limit_id = $5, step = $6, max_step = $7, step_hint = NULL, fetch_limit = NULL,
+           segment_id = gen_random_uuid(), tag_seq = s.tag_seq + 1, version = s.version + 1,
+           created_at = clock_timestamp(), granted_at = NULL, dropped_at = NULL,
+           rate_per_minute = 0, rate_since_ms = 0, rate_since_id = 0
+      FROM pg_roles r
+     WHERE s.tag = $1 AND s.dropped_at IS NOT NULL AND r.oid = $2
+    RETURNING s.tag_seq, s.segment_id";
+
+const RECORD: &str = "
+    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
+    VALUES ($1, $2, 'segment.create', $3, $4,
+            jsonb_build_object('segment_id', $5, 'start_id', $6, 'limit_id', $7, 'step', $8, 'max_step', $9,
+                               'above', $10, 'session_user', session_user))";
+
+/// Arguments of `idgen_create_segment`, checked.
+struct NewTag {
+    tag: String,
+    start_id: i64,
+    limit_id: i64,
+    step: i32,
+    max_step: i32,
+}
+
+impl NewTag {
+    fn from_args(call: Call) -> Result<Self, Error> {
+        let tag = new_tag_argument(call)?;
+        let start_id = call.bigint(1).ok_or_else(|| null("start_id"))?;
+        let step = check_step("step", call.integer(2).ok_or_else(|| null("step"))?)?;
+        let max_step = check_step("max_step", call.integer(3).ok_or_else(|| null("max_step"))?)?;
+        let limit_id = call.bigint(4).ok_or_else(|| null("limit_id"))?;
+        if max_step < step {
+            return Err(wrong(format!("max_step {max_step} is below step {step}"), ""));
+        }
+        if start_id < 1 {
+            return Err(wrong(format!("start_id must be at least 1, not {start_id}"), ""));
+        }
+        if limit_id < start_id {
+            return Err(wrong(
+                format!("limit_id {limit_id} is below start_id {start_id}"),
+                "",
+            ));
+        }
+        Ok(Self {
+            tag: tag.into(),
+            start_id,
+            limit_id,
+            step,
+            max_step,
+        })
+    }
+}
+
+fn create_segment(call: Call) -> Result<pg_sys::Datum, Error> {
+    let new = NewTag::from_args(call)?;
+    if in_recovery() {
+        return Err(Error::InRecovery);
+    }
+    let tables = Tables::of_this_database().ok_or_else(|| Error::Internal {
+        message: "table idgen.segment is missing".into(),
+    })?;
+    let user = current_user();
+    leaf::ensure(&new.tag, tables)?;
+    let identity = catalog::identity(tables)?;
+    // The tombstone must not come back to life with the ids that the new tag gives out.
+    commit_durably();
+    let _as_owner = AsOwner::begin(tables.owner);
+    Spi::connect_mut(|client| make(client, &new, user, identity))?;
+    Ok(pg_sys::Datum::null())
+}
+
+fn make(
+    client: &mut SpiClient<'_>,
+    new: &NewTag,
+    user: pg_sys::Oid,
+    identity: Identity,
+) -> Result<(), Error> {
+    let space_id = pgrx::Uuid::from_bytes(identity.space_id);
+    let args = [
+        new.tag.as_str().into(),
+        user.into(),
+        space_id.into(),
+        new.start_id.into(),
+        new.limit_id.into(),
+        new.step.into(),
+        new.max_step.into(),
+    ];
+    let mut made = client.update(INSERT, None, &args)?.first();
+    let mut tombstone = None;
+    if made.is_empty() {
+        tombstone = Some(lock_tombstone(client, new)?);
+        made = client.update(REVIVE, None, &args)?.first();
+    }
+    let tag_seq = tag_seq(&made)?;
+    let segment_id = made.get::<pgrx::Uuid>(2)?;
+    let above = tombstone.as_ref().map(|tombstone| tombstone.above);
+    if let Some(segment_id) = segment_id {
+        serve(*segment_id.as_bytes(), identity, tombstone);
+    }
+    client.update(
+        RECORD,
+        None,
+        &[
+            pgrx::Uuid::from_bytes(identity.source_id).into(),
+            space_id.into(),
+            new.tag.as_str().into(),
+            tag_seq.into(),
+            segment_id.into(),
+            new.start_id.into(),
+            new.limit_id.into(),
+            new.step.into(),
+            new.max_step.into(),
+            above.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+/// A dropped tag of this name.
+struct Tombstone {
+    /// The highest id that it had granted.
+    above: i64,
+    /// More may have been granted that this database does not know of.
+    must_burn: bool,
+}
+
+/// From now on this transaction grants ids of the tag to itself, unless a worker has to pass over some first.
+fn serve(segment_id: [u8; 16], identity: Identity, tombstone: Option<Tombstone>) {
+    if tombstone.is_some_and(|tombstone| tombstone.must_burn) {
+        let key = SegmentKey {
+            database: current_database(),
+            segment_id,
+            space_id: identity.space_id,
+        };
+        changed::note(key, false);
+    } else {
+        own::note_made(segment_id);
+    }
+}
+
+fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<Tombstone, Error> {
+    let exists = || Error::TagExists { tag: new.tag.clone() };
+    let row = client
+        .update(LOCK_TOMBSTONE, Some(1), &[new.tag.as_str().into()])?
+        .first();
+    if row.is_empty() {
+        return Err(exists());
+    }
+    let above = row.get::<i64>(1)?.ok_or_else(exists)?;
+    if new.limit_id <= above {
+        return Err(Error::NumberLine {
+            message: format!(
+                "limit_id {} leaves segment tag \"{}\" no id",
+                new.limit_id, new.tag
+            ),
+            detail: format!(
+                "A tag of this name was dropped; ids up to {above} were granted and are never granted again."
+            ),
+            hint: "Choose another tag, or a higher limit_id.",
+        });
+    }
+    if above >= new.start_id {
+        pgrx::notice!(
+            "a segment tag \"{}\" was dropped before: ids go on above {above}, not at start_id {}",
+            new.tag,
+            new.start_id
+        );
+    }
+    Ok(Tombstone {
+        above,
+        must_burn: row.get::<bool>(2)?.unwrap_or(true),
+    })
+}
