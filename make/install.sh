@@ -5,12 +5,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 VERSION=$(project_version)
 [ -n "$VERSION" ] || die "no version found in Cargo.toml"
+# The release before this one.
+UPDATES_FROM=0.1.0
 
 build_extension() {
     find_postgres
     build_here pg_idgen --release -p pg_idgen --no-default-features --features "$PG_FEATURE"
     mkdir -p "$BUILD_DIR"
     write_install_script >"$BUILD_DIR/pg_idgen--$VERSION.sql"
+    write_update_script >"$BUILD_DIR/pg_idgen--$UPDATES_FROM--$VERSION.sql"
     # One source of the version: whatever the control file says, the manifest wins.
     sed "s/^default_version.*/default_version = '$VERSION'/" pg_idgen/pg_idgen.control >"$BUILD_DIR/pg_idgen.control"
 }
@@ -46,15 +49,31 @@ write_install_script() {
     done
 }
 
+# What the release before is updated by: first what changes the shape of things that it has, then all parts of the install
+# script in a form that takes what is there already. So a new function, table, comment or right needs no second mention.
+write_update_script() {
+    printf '%s\n' "-- Made by make install from migrations/next/from-$UPDATES_FROM.sql and sql/*.sql; edit those." \
+        '\echo Use "ALTER EXTENSION pg_idgen UPDATE" to load this file. \quit'
+    printf '\n'
+    cat "migrations/next/from-$UPDATES_FROM.sql"
+    local part
+    for part in sql/[0-9]*.sql; do
+        printf '\n'
+        sed -E -e 's/^CREATE (FUNCTION|VIEW|TRIGGER) /CREATE OR REPLACE \1 /' \
+            -e 's/^CREATE ((UNLOGGED )?TABLE|SCHEMA|SEQUENCE|INDEX|UNIQUE INDEX) /CREATE \1 IF NOT EXISTS /' "$part"
+    done
+}
+
 install_extension() {
     build_extension
-    local lib share migrations
+    local lib share released
     lib=${DESTDIR:-}$("$PG_CONFIG" --pkglibdir)
     share=${DESTDIR:-}$("$PG_CONFIG" --sharedir)/extension
     shopt -s nullglob
-    migrations=(migrations/pg_idgen--*--*.sql)
+    released=(migrations/pg_idgen--*.sql)
     put 755 "$lib/pg_idgen.so" "$CARGO_TARGET_DIR/release/libpg_idgen.so"
-    put 644 "$share" "$BUILD_DIR/pg_idgen.control" "$BUILD_DIR/pg_idgen--$VERSION.sql" "${migrations[@]}"
+    put 644 "$share" "$BUILD_DIR/pg_idgen.control" "$BUILD_DIR/pg_idgen--$VERSION.sql" \
+        "$BUILD_DIR/pg_idgen--$UPDATES_FROM--$VERSION.sql" "${released[@]}"
     note "pg_idgen $VERSION for PostgreSQL $PG_MAJOR is in $lib and $share"
 }
 

@@ -55,6 +55,16 @@ sql_comments() {
     return "$bad"
 }
 
+# What somebody has installed is never edited: an update script expects it as it was.
+released_scripts() {
+    local file bad=0
+    (cd migrations && sha256sum --quiet --check SHA256SUMS) || bad=1
+    for file in migrations/pg_idgen--*.sql; do
+        grep -q "  $(basename "$file")$" migrations/SHA256SUMS || { note "$file is not in migrations/SHA256SUMS"; bad=1; }
+    done
+    return "$bad"
+}
+
 check "cargo fmt" cargo fmt --all -- --check
 check "clippy: core and daemon" clippy -p idgen-core -p idgen-daemon
 check "clippy: core under loom" clippy_loom
@@ -62,6 +72,7 @@ check "clippy: extension ($PG_FEATURE)" clippy_extension
 check "shell scripts parse" shell_syntax
 check "files are at most 600 lines" file_sizes
 check "SQL objects have comments" sql_comments
+check "released scripts are as they were released" released_scripts
 check "links in documents lead somewhere" dead_links
 check "tests named in documents exist" named_tests
 check "code named in docs/lease-proof.md exists" proof_names

@@ -45,10 +45,12 @@ COMMENT ON COLUMN idgen.authority.os_boot IS 'Boot id of the running system, whi
 COMMENT ON COLUMN idgen.authority.device IS 'Device number of the data directory.';
 COMMENT ON COLUMN idgen.authority.inode IS 'Inode number of the data directory.';
 INSERT INTO idgen.authority (system_identifier, timeline, machine, os_boot, device, inode)
-SELECT h.system_identifier, h.timeline, h.machine, h.os_boot, h.device, h.inode FROM idgen.server_home() h;
+SELECT h.system_identifier, h.timeline, h.machine, h.os_boot, h.device, h.inode FROM idgen.server_home() h
+    ON CONFLICT DO NOTHING;
 
 INSERT INTO idgen.space (database_oid)
-SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
+SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
+    ON CONFLICT DO NOTHING;
 
 CREATE TABLE idgen.segment (
     tag          text COLLATE "C" PRIMARY KEY CHECK (octet_length(tag) BETWEEN 1 AND 200),
@@ -143,7 +145,7 @@ COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique togeth
 COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
 COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
 COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
-COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek or segment.drop; of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek, segment.drop, or segment.open (a range that was granted and may be partly unused, because the server has stopped: nothing of it is drawn any more); of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
 COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
 COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';

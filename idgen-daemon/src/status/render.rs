@@ -215,7 +215,7 @@ mod tests {
             server: ServerStatus {
                 url: "idgend@/tmp:5432/postgres".to_owned(),
                 postgres: "15.20".to_owned(),
-                extension: "0.1.0".to_owned(),
+                extension: "0.2.0".to_owned(),
                 contract: 1,
                 state: "serving".to_owned(),
                 boot_id: None,

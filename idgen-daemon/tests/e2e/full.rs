@@ -1,12 +1,11 @@
 //! An etcd without room: its quota is used up, or its disk.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::kit::{
-    Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, Store, eventually_true, sql,
+    Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, SmallDisk, Store, eventually_true, sql,
 };
 
 const MIB: usize = 1 << 20;
@@ -121,39 +120,6 @@ fn leave(mut daemon: Daemon) -> String {
     let status = daemon.wait_exit();
     assert_eq!(status.code(), Some(0), "{}", daemon.log());
     daemon.log()
-}
-
-/// A small file system of its own at a directory, gone when dropped.
-struct SmallDisk {
-    at: PathBuf,
-}
-
-impl SmallDisk {
-    fn at(path: &Path, size: &str) -> SmallDisk {
-        fs::create_dir(path).expect("make a mount point");
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", &format!("size={size},mode=700"), "tmpfs"])
-            .arg(path);
-        let status = mount.status().expect("run mount");
-        assert!(status.success(), "mount a small tmpfs: {status}");
-        SmallDisk { at: path.to_owned() }
-    }
-
-    /// Not one more byte fits.
-    fn fill(&self) -> PathBuf {
-        let path = self.at.join("filler");
-        let mut file = File::create(&path).expect("make a file");
-        let block = vec![0; 4096];
-        while file.write_all(&block).is_ok() {}
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _status = Command::new("umount").arg("--lazy").arg(&self.at).status();
-    }
 }
 
 /// LEASES.md F12.

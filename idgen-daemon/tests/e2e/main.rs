@@ -77,4 +77,6 @@ mod stripes;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod upgrade;
+#[cfg(test)]
 mod vectors;

@@ -10,6 +10,8 @@
 //!  logs     what daemons told their servers                                 files   all of it on disk, and back
 //!  run      one run from its beginning to its verdicts                      table   verdicts for people
 //! ```
+//! `segments` is a soak of its own: one server, whose segments are drawn from while everything crashes.
+//!
 //! `make soak SUITE=leases STORE=etcd SEED=7 MINUTES=10` runs one of these for longer. Without a wish the seed is
 //! fixed and the run is short: `make test SUITES=soak`.
 
@@ -43,6 +45,8 @@ mod plan;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod segments;
+#[cfg(test)]
 mod table;
 #[cfg(test)]
 mod trail;
@@ -64,5 +68,10 @@ mod tests {
     #[test]
     fn leases_in_postgres() {
         soak(StoreKind::Postgres);
+    }
+
+    #[test]
+    fn segments_through_crashes() {
+        super::segments::soak();
     }
 }

@@ -18,7 +18,7 @@ const SECONDS: f64 = 45.0;
 /// A server that is silent for this long after a fault will not come back.
 const GIVE_UP: Duration = Duration::from_secs(45);
 
-fn setting<T: std::str::FromStr>(name: &str) -> Option<T> {
+pub fn setting<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     Some(
         text.parse()

@@ -1,7 +1,7 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
 use super::catalog::Identity;
-use super::{requests, standing};
+use super::{left_open, requests, standing};
 use crate::authority::Permit;
 use crate::clock;
 use idgen_core::segment::burn::Rate;
@@ -174,6 +174,7 @@ pub fn burn(
 /// [`Refused`]; the transaction must not commit then.
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
     let row = lock_row(client, wish)?;
+    left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =

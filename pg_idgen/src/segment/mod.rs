@@ -19,6 +19,7 @@ mod changed;
 pub mod failure;
 pub mod grant;
 pub mod leaf;
+mod left_open;
 pub mod manage;
 mod own;
 pub mod requests;

@@ -2,6 +2,7 @@
 
 pub mod chrony;
 pub mod daemon;
+pub mod disk;
 pub mod etcd;
 pub mod fake_clock;
 pub mod fault;
@@ -22,6 +23,7 @@ pub mod wait;
 
 pub use chrony::{Chrony, TimeSource};
 pub use daemon::{Daemon, DaemonOptions, Store};
+pub use disk::SmallDisk;
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, Release};
 pub use fake_clock::FakeClock;
 pub use fault::{Pause, SyncFault, SyncFaultGuard};

@@ -282,13 +282,17 @@ impl Server {
             self.scratch.join("server.log"),
         ));
         let started = eventually(PATIENCE, "the server accepts connections", || {
-            let ended = self
-                .postmaster
-                .as_mut()
-                .is_some_and(|process| process.exited().is_some());
+            let ended = self.has_ended();
             (ended || self.is_accepting()).then_some(!ended)
         });
         assert!(started, "the server ended at start:\n{}", self.log());
+    }
+
+    /// By itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.postmaster
+            .as_mut()
+            .is_some_and(|process| process.exited().is_some())
     }
 
     /// What the postmaster says of itself, as pg_ctl reads it: knocking would fill its log with refusals.
