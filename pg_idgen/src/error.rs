@@ -81,6 +81,22 @@ pub enum Error {
         detail: String,
         hint: &'static str,
     },
+    /// IG027
+    SequenceNotAdoptable {
+        sequence: String,
+        detail: String,
+        hint: &'static str,
+    },
+    /// IG028
+    NotReleasable {
+        tag: String,
+        detail: String,
+        hint: &'static str,
+    },
+    /// 42501
+    NotOwner { kind: &'static str, name: String },
+    /// 42809
+    NoSequence { name: String },
     /// IG101
     OtherBoot,
     /// IG102
@@ -116,10 +132,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 32] = [
+pub const REFUSALS: [&str; 34] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG024", "IG025", "IG026", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107",
+    "IG024", "IG025", "IG026", "IG027", "IG028", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106",
+    "IG107",
 ];
 
 struct Report {
@@ -198,8 +215,19 @@ impl Error {
             | Self::ChangedHere { .. }
             | Self::RequestKeyTaken { .. }
             | Self::NumberLine { .. }
+            | Self::SequenceNotAdoptable { .. }
+            | Self::NotReleasable { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
+            Self::NotOwner { kind, name } => {
+                report("42501", format!("must be owner of {kind} {name}"), "", "")
+            }
+            Self::NoSequence { name } => report(
+                "42809",
+                format!("{name} is not a sequence"),
+                "",
+                "pg_get_serial_sequence('table', 'column') gives that of a column.",
+            ),
             Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
             Self::NotMemberOfRole { role } => report(
                 "42501",
@@ -365,6 +393,22 @@ impl Error {
                 detail,
                 hint,
             } => report("IG026", message, detail, hint),
+            Self::SequenceNotAdoptable {
+                sequence,
+                detail,
+                hint,
+            } => report(
+                "IG027",
+                format!("sequence {sequence} cannot be adopted"),
+                detail,
+                hint,
+            ),
+            Self::NotReleasable { tag, detail, hint } => report(
+                "IG028",
+                format!("segment tag \"{tag}\" cannot give a sequence back"),
+                detail,
+                hint,
+            ),
             other => Self::unlisted(&other),
         }
     }

@@ -5,6 +5,7 @@
 //! that needs many values at once leaves its wish for whoever grants. Nothing here grants: the range is a committed row
 //! change first and in a [`Buffer`] afterwards.
 
+pub mod adopt;
 pub mod buffer;
 pub mod exchange;
 pub mod step;
