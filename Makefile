@@ -52,7 +52,7 @@ bench-leases: ## what 200 servers' leases cost one etcd: renewals, raft entries,
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
 	@make/fuzz.sh $(TARGETS)
 
-soak: ## servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres (installed extension)
+soak: ## servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 (installed extension)
 	@make/soak.sh
 
 clean: ## remove everything that was built

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real servers mint for minutes while a seed breaks things; then everything that was recorded is judged.
-# usage: soak.sh   with SUITE=leases STORE=etcd|postgres SEED=N MINUTES=N in the environment, or CHECK=DIR to judge
-#                  the record of an earlier run again; or with SUITE=outage SECONDS_AWAY=N: etcd is away for that long
+# usage: soak.sh   with SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 SEED=N MINUTES=N in the environment, or CHECK=DIR
+#                  to judge the record of an earlier run again; or with SUITE=outage SECONDS_AWAY=N: etcd is away for that long
 #                  under the TTLs of production
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
@@ -11,6 +11,8 @@ require_installed
 SUITE=${SUITE:-leases}
 case $SUITE in leases | outage) ;; *) die -2 "unknown suite: $SUITE (leases or outage)" ;; esac
 case $STORE in etcd | postgres) ;; *) die -2 "unknown store: $STORE (etcd or postgres)" ;; esac
+ETCD=${ETCD:-3.4}
+case $ETCD in 3.4 | 3.5) ;; *) die -2 "unknown release of etcd: $ETCD (3.4, the installed one, or 3.5)" ;; esac
 SEED=${SEED:-$((RANDOM << 15 | RANDOM))}
 MINUTES=${MINUTES:-10}
 [[ $SEED =~ ^[0-9]+$ ]] || die -2 "SEED=$SEED is not a number"
@@ -36,7 +38,10 @@ if [ "$SUITE" = outage ]; then
     exit
 fi
 
-say "soak: SUITE=$SUITE STORE=$STORE SEED=$SEED MINUTES=$MINUTES"
+release=''
+if [ "$STORE" = etcd ]; then release=" ETCD=$ETCD"; fi
+say "soak: SUITE=$SUITE STORE=$STORE$release SEED=$SEED MINUTES=$MINUTES"
+if [ "$release" = ' ETCD=3.5' ]; then "$ROOT/make/etcd.sh"; fi
 cargo test --quiet --locked -p idgen-daemon --test soak --no-run
-in_scratch env SOAK_SEED="$SEED" SOAK_MINUTES="$MINUTES" SOAK_CHECK="${CHECK:+$(realpath "$CHECK")}" \
+in_scratch env SOAK_SEED="$SEED" SOAK_MINUTES="$MINUTES" SOAK_ETCD="$ETCD" SOAK_CHECK="${CHECK:+$(realpath "$CHECK")}" \
     cargo test --quiet --locked -p idgen-daemon --test soak -- --nocapture --exact "tests::leases_in_$STORE"

@@ -29,7 +29,7 @@ RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 2
 AS 'MODULE_PATHNAME', 'idgen_anchors';
 COMMENT ON FUNCTION idgen.anchors() IS
-'Daemon: how far the lease store had come when leases of a kind (worker, shard) were last installed or extended here: anchor1, cell, store, epoch, its name, when it began (Unix ms), revision, a row and its revision, checksum. From the files pg_idgen_anchor.* of the data directory. Error: IG107 a file is torn or was changed.';
+'Daemon: how far the lease store had come when leases of a kind (worker, shard) were last installed or extended here: anchor2, cell, store, epoch, its name, when it began (Unix ms), revision, a row and its revision, plan of formats, checksum. From the files pg_idgen_anchor.* of the data directory. Error: IG107 a file is torn or was changed.';
 
 CREATE FUNCTION idgen.store_anchor(boot_id uuid, kind text, anchor text)
 RETURNS boolean

@@ -10,6 +10,7 @@ CREATE TABLE idgen.cell (
     epoch_since       timestamptz NOT NULL DEFAULT clock_timestamp(),
     epoch_known       bigint  NOT NULL DEFAULT 0,
     epoch_known_since timestamptz NOT NULL DEFAULT 'epoch',
+    formats_known     text[]  NOT NULL DEFAULT '{}',
     min_floor_ms      bigint  NOT NULL DEFAULT 0,
     shard_min_floor_ms bigint NOT NULL DEFAULT 0,
     revision          bigint  NOT NULL DEFAULT 0,
@@ -28,6 +29,7 @@ COMMENT ON COLUMN idgen.cell.epoch_nonce IS 'Random name of this epoch, compared
 COMMENT ON COLUMN idgen.cell.epoch_since IS 'When this epoch began.';
 COMMENT ON COLUMN idgen.cell.epoch_known IS 'The highest epoch that a daemon knew of when it sealed the cell: the store may have been restored to an earlier one. The next epoch rises above it.';
 COMMENT ON COLUMN idgen.cell.epoch_known_since IS 'When that epoch began.';
+COMMENT ON COLUMN idgen.cell.formats_known IS 'The plans of formats, as in worker_format, that daemons knew of when they sealed the cell or found it sealed: the store may have been restored to a time before a switch. The next epoch goes on with the furthest of them.';
 COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window of a worker begins below this Unix ms.';
 COMMENT ON COLUMN idgen.cell.shard_min_floor_ms IS 'No window of a shard begins below this Unix ms. An advance of the epoch raises it, because shards of both epochs are the same.';
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';

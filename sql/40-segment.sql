@@ -11,6 +11,42 @@ COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
 COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
 COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE ... TEMPLATE.';
+CREATE FUNCTION idgen.server_home(
+    OUT system_identifier bigint, OUT timeline integer, OUT machine text, OUT os_boot text,
+    OUT device bigint, OUT inode bigint)
+RETURNS record
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_server_home';
+COMMENT ON FUNCTION idgen.server_home() IS 'What idgen.authority compares itself with: the history of this cluster (system identifier, timeline of the write-ahead log) and the place of its data directory (machine id, boot id of the running system, device and inode number). Error: IG012 in recovery.';
+
+CREATE TABLE idgen.authority (
+    one               boolean PRIMARY KEY DEFAULT true CHECK (one),
+    mark              uuid    NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    cause             text,
+    changes           bigint  NOT NULL DEFAULT 0,
+    changed_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    system_identifier bigint  NOT NULL,
+    timeline          integer NOT NULL,
+    machine           text,
+    os_boot           text,
+    device            bigint  NOT NULL,
+    inode             bigint  NOT NULL
+);
+COMMENT ON TABLE idgen.authority IS 'The one row that says where this database was when it granted ranges last. Another history (a promotion, a recovery, an upgrade): every tag passes over its safety burn. The same history in another place: a copy, which grants nothing until idgen.adopt_authority(). Not dumped.';
+COMMENT ON COLUMN idgen.authority.one IS 'Always true: there is one row.';
+COMMENT ON COLUMN idgen.authority.mark IS 'Renewed whenever ranges may have been granted that this database does not know of; a tag whose mark is another one burns first.';
+COMMENT ON COLUMN idgen.authority.cause IS 'Why it was renewed last; NULL: never.';
+COMMENT ON COLUMN idgen.authority.changes IS 'How often; tag_seq of the last event authority.*.';
+COMMENT ON COLUMN idgen.authority.changed_at IS 'When.';
+COMMENT ON COLUMN idgen.authority.system_identifier IS 'Of the cluster.';
+COMMENT ON COLUMN idgen.authority.timeline IS 'Of the write-ahead log.';
+COMMENT ON COLUMN idgen.authority.machine IS 'Machine id (/etc/machine-id); NULL: it has none.';
+COMMENT ON COLUMN idgen.authority.os_boot IS 'Boot id of the running system, which tells whether device numbers can be compared; NULL: it has none.';
+COMMENT ON COLUMN idgen.authority.device IS 'Device number of the data directory.';
+COMMENT ON COLUMN idgen.authority.inode IS 'Inode number of the data directory.';
+INSERT INTO idgen.authority (system_identifier, timeline, machine, os_boot, device, inode)
+SELECT h.system_identifier, h.timeline, h.machine, h.os_boot, h.device, h.inode FROM idgen.server_home() h;
+
 INSERT INTO idgen.space (database_oid)
 SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database();
 
@@ -33,6 +69,12 @@ CREATE TABLE idgen.segment (
     created_at   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     granted_at   timestamptz,
     dropped_at   timestamptz,
+    rate_per_minute bigint NOT NULL DEFAULT 0 CHECK (rate_per_minute >= 0),
+    rate_since_ms   bigint NOT NULL DEFAULT 0,
+    rate_since_id   bigint NOT NULL DEFAULT 0,
+    safety_burn     bigint CHECK (safety_burn >= 0),
+    mark            uuid,
+    leased          boolean NOT NULL DEFAULT false,
     CHECK (max_step BETWEEN step AND 1000000),
     CHECK (limit_id >= start_id),
     CHECK (max_id >= start_id - 1 AND max_id <= limit_id)
@@ -52,10 +94,16 @@ COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe where several mas
 COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters; 1 in this release.';
 COMMENT ON COLUMN idgen.segment.tag_seq IS 'Number of the last audit event of this tag, without gaps.';
 COMMENT ON COLUMN idgen.segment.version IS 'Raised by every change of the definition.';
-COMMENT ON COLUMN idgen.segment.needs_burn IS 'The row came by restore or replication. Not used by this release.';
+COMMENT ON COLUMN idgen.segment.needs_burn IS 'The row came by COPY, restore or replication, or its max_id was changed by hand: the safety burn is passed over before the next grant.';
 COMMENT ON COLUMN idgen.segment.created_at IS 'When it was made.';
 COMMENT ON COLUMN idgen.segment.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segment.dropped_at IS 'Not NULL: a tombstone, kept so that its ids never come back.';
+COMMENT ON COLUMN idgen.segment.rate_per_minute IS 'Ids granted per minute: the highest of late, halved for every quarter of an hour without such a rate.';
+COMMENT ON COLUMN idgen.segment.rate_since_ms IS 'When the open window of that measure began, Unix ms; 0: not yet.';
+COMMENT ON COLUMN idgen.segment.rate_since_id IS 'max_id at that time.';
+COMMENT ON COLUMN idgen.segment.safety_burn IS 'Ids to pass over when ranges may have been granted that this database does not know of; NULL: by the rate (idgen.safety_burn_time).';
+COMMENT ON COLUMN idgen.segment.mark IS 'idgen.authority.mark at the last grant; another one: the safety burn is passed over before the next grant.';
+COMMENT ON COLUMN idgen.segment.leased IS 'The last grant was made under a lease (idgen.authority = leased).';
 
 CREATE TABLE idgen.segment_grant (
     tag        text COLLATE "C" NOT NULL REFERENCES idgen.segment (tag),
@@ -95,14 +143,14 @@ COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique togeth
 COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
 COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
 COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
-COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek or segment.drop in this release.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek or segment.drop; of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
 COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
 COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
 COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted, burned or skipped range.';
 COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted, burned or skipped range.';
-COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority; NULL in this release.';
-COMMENT ON COLUMN idgen.audit_event.token_revision IS 'Fencing token of a leased authority; NULL in this release.';
+COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority (idgen.authority): the epoch; NULL: authority was local.';
+COMMENT ON COLUMN idgen.audit_event.token_revision IS '... and the revision of the lease store.';
 COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
 COMMENT ON COLUMN idgen.audit_event.published IS 'The outbox has handed it on.';
 
@@ -117,6 +165,35 @@ RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'idgen_segment_changed';
 COMMENT ON FUNCTION idgen.segment_changed() IS 'Trigger: tells every session at commit that what it remembers of tags and rights is void.';
+
+CREATE FUNCTION idgen.segment_arrives()
+RETURNS trigger
+LANGUAGE c
+AS 'MODULE_PATHNAME', 'idgen_segment_arrives';
+COMMENT ON FUNCTION idgen.segment_arrives() IS 'Trigger: a row that COPY, a restore, logical replication or a person writes never takes max_id down, and has to burn before it serves.';
+
+-- Always: the process that applies a logical replica's changes fires no other triggers.
+CREATE TRIGGER segment_arrives BEFORE INSERT OR UPDATE ON idgen.segment
+FOR EACH ROW EXECUTE FUNCTION idgen.segment_arrives();
+COMMENT ON TRIGGER segment_arrives ON idgen.segment IS 'See idgen.segment_arrives().';
+ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_arrives;
+
+CREATE FUNCTION idgen.segment_stays()
+RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'segment tags are never removed'
+        USING ERRCODE = 'IG019',
+              DETAIL = 'Their rows keep ids from being granted a second time.',
+              HINT = 'End a tag that is not needed: SELECT idgen_drop_segment(''tag'').';
+END
+$$;
+COMMENT ON FUNCTION idgen.segment_stays() IS 'Trigger: refuses with IG019: a dropped tag leaves its row, so that one that is made again begins above it.';
+CREATE TRIGGER segment_stays BEFORE DELETE OR TRUNCATE ON idgen.segment
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.segment_stays();
+COMMENT ON TRIGGER segment_stays ON idgen.segment IS 'See idgen.segment_stays().';
+ALTER TABLE idgen.segment ENABLE ALWAYS TRIGGER segment_stays;
 
 CREATE TRIGGER segment_changed
 AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF tag, segment_id, owner, dropped_at ON idgen.segment
@@ -142,7 +219,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,

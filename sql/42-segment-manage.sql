@@ -41,7 +41,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_seek_segment';
 COMMENT ON FUNCTION idgen_seek_segment(text, bigint, boolean) IS
-'Let a segment tag go on at next_id, which is above everything that it has granted and at most limit_id: a tag only goes up. force: also when more than half of the ids that are left would be skipped. Takes effect with the commit: no id below next_id is drawn in any session once it has returned, and ranges in memory are burned. For the owner of the tag and administrators. Waits for other transactions that change the tag; the transaction itself cannot draw from it any more. Event: segment.seek, with what is skipped. Errors: IG005 unknown tag, IG013 not the owner, IG026 granted already, above the limit, or far without force, 22004 NULL, IG012 in recovery.';
+'Let a segment tag go on at next_id, which is above everything that it has granted and at most limit_id: a tag only goes up. force: also when more than half of the ids that are left would be skipped. After a restore or a promotion the safety burn of the tag is passed over on top. Takes effect with the commit: no id below next_id is drawn in any session once it has returned, and ranges in memory are burned. For the owner of the tag and administrators. Waits for other transactions that change the tag; the transaction itself cannot draw from it any more. Event: segment.seek, with what is skipped. Errors: IG005 unknown tag, IG013 not the owner, IG026 granted already, above the limit, or far without force, 22004 NULL, IG012 in recovery.';
 
 CREATE FUNCTION idgen_drop_segment(tag text)
 RETURNS void

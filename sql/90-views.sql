@@ -10,12 +10,20 @@ LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'idgen_server_state';
 COMMENT ON FUNCTION idgen.server_state() IS 'The server''s part of idgen.health.';
 
+CREATE FUNCTION idgen.authority_state(
+    OUT authority text, OUT authority_state text, OUT authority_deadline_in_ms bigint)
+RETURNS record
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'idgen_authority_state';
+COMMENT ON FUNCTION idgen.authority_state() IS 'This database''s authority over ranges of segment tags, for idgen.health.';
+
 CREATE VIEW idgen.health AS
 SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.open_slots, s.open_shards,
        s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
        pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from,
-       s.clock_state, s.clock_reason, s.clock_offset_us, s.clock_error_us, p.space_id, p.source_id
-  FROM idgen.server_state() s CROSS JOIN idgen.space p;
+       s.clock_state, s.clock_reason, s.clock_offset_us, s.clock_error_us, p.space_id, p.source_id,
+       a.authority, a.authority_state, a.authority_deadline_in_ms
+  FROM idgen.server_state() s CROSS JOIN idgen.space p CROSS JOIN idgen.authority_state() a;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
 COMMENT ON COLUMN idgen.health.version IS 'Version of the library that is loaded.';
@@ -37,6 +45,9 @@ COMMENT ON COLUMN idgen.health.clock_offset_us IS 'How far the clock is ahead (p
 COMMENT ON COLUMN idgen.health.clock_error_us IS 'How far it is off at the most, in microseconds; NULL: nobody tells.';
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
+COMMENT ON COLUMN idgen.health.authority IS 'Who may grant ranges of segment tags here: local or leased (idgen.authority).';
+COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first (after a promotion or recovery, with the next grant) or copy (refuses until idgen.adopt_authority()); leased: no lease, expired (its deadline has passed) or fenced; in recovery or not preloaded.';
+COMMENT ON COLUMN idgen.health.authority_deadline_in_ms IS 'In how many ms the lease of this database''s space ends unless the daemon renews it; NULL: authority is local, or no lease is open.';
 
 -- Operators by their full names where the arguments are converted: one in the target schema that takes them as they
 -- are would be meant otherwise, and run as whoever looks.
@@ -187,7 +198,11 @@ BEGIN
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
-            idgen.store_identity()
+            idgen.store_identity(),
+            idgen.authority_wanted(),
+            idgen.install_authority(uuid, uuid, integer, bigint, bigint, bigint),
+            idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
+            idgen.fence_authority(uuid, integer)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;

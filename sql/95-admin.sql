@@ -11,11 +11,13 @@ BEGIN
             idgen.seal_key_count(),
             idgen.register_format(text, timestamptz, integer, integer, integer, integer, integer, integer, boolean),
             idgen.reset_stats(),
-            idgen.administer_segments()
+            idgen.administer_segments(),
+            idgen.adopt_authority(text),
+            idgen.promote(text)
         TO %1$I;
     $grant$, role, (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'pg_idgen'));
 END
 $$;
 COMMENT ON FUNCTION idgen.grant_admin(name) IS
-'Give a role what administrators of ids need in this database: to register prefixes and formats, to count the keys of sealed ids, to reset idgen.stats, and to alter, seek and drop everybody''s tags and give and take rights on them. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
+'Give a role what administrators of ids need in this database: to register prefixes and formats, to count the keys of sealed ids, to reset idgen.stats, to alter, seek and drop everybody''s tags and give and take rights on them, and to say that a copy or a logical replica is the database now. Only for the owner of the extension. Errors: 42704 no such role, 42501 not the owner.';
 REVOKE ALL ON FUNCTION idgen.grant_admin(name) FROM PUBLIC;

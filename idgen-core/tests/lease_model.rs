@@ -343,3 +343,24 @@ fn a_second_epoch_while_the_old_primary_serves_on_is_found() {
         ..FORK
     });
 }
+
+/// Shards have no halves. The margin of a new epoch outlasts what the old one has granted, not what an old primary
+/// that serves on grants later: a shard must be gone from its side before the advance.
+#[test]
+fn a_shard_that_the_old_primary_serves_on_is_found() {
+    let fork = Scenario {
+        promotion: Some(OldPrimary::Alive),
+        advances: 1,
+        grants: 1,
+        window: 0,
+        skew: 0,
+        ticks: 1,
+        stride: 5,
+        ..Scenario::ONE_SHARD
+    };
+    found_in(fork);
+    holds(Scenario {
+        promotion: Some(OldPrimary::Dead),
+        ..fork
+    });
+}

@@ -4,7 +4,7 @@
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::ffi::CStr;
+use std::ffi::CString;
 
 /// A snapshot that is taken at once, whatever the isolation level; popped by its drop or by the abort.
 struct Latest(());
@@ -29,6 +29,24 @@ pub struct Row {
     table: *mut pg_sys::SPITupleTable,
 }
 
+/// A row by its columns, counted from 1, whatever it was read with.
+pub trait Columns {
+    /// A value of its own; `None`: NULL.
+    fn column<T: FromDatum + IntoDatum>(&self, column: i32) -> Option<T>;
+}
+
+impl Columns for Row {
+    fn column<T: FromDatum + IntoDatum>(&self, column: i32) -> Option<T> {
+        self.get(column)
+    }
+}
+
+impl Columns for spi::SpiTupleTable<'_> {
+    fn column<T: FromDatum + IntoDatum>(&self, column: i32) -> Option<T> {
+        self.get(column.unsigned_abs() as usize).ok().flatten()
+    }
+}
+
 impl Row {
     /// A column, counted from 1, as a value of its own; `None`: NULL.
     pub fn get<T: FromDatum>(&self, column: i32) -> Option<T> {
@@ -49,10 +67,11 @@ impl Row {
 /// pgrx gives a query of a transaction that has written something the transaction's snapshot, so this goes to SPI
 /// directly.
 pub fn first_row<R>(
-    query: &CStr,
+    query: &str,
     args: &[DatumWithOid<'_>],
     read: impl FnOnce(&Row) -> R,
 ) -> spi::Result<Option<R>> {
+    let query = CString::new(query).map_err(|_| spi::SpiErrorCodes::Argument)?;
     let _latest = Latest::push();
     let mut types: Vec<pg_sys::Oid> = args.iter().map(DatumWithOid::oid).collect();
     let nulls: Vec<std::ffi::c_char> = args

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
 /// Define the V1 entry of a SQL function.
 ///
@@ -166,6 +167,49 @@ impl Call {
         Ok(pg_sys::Datum::null())
     }
 
+    /// The row whose trigger this call is.
+    ///
+    /// # Errors
+    /// XX000 when `function` was not called as a row trigger of INSERT or UPDATE.
+    pub fn row_change(self, function: &str) -> Result<RowChange, Error> {
+        self.trigger_rows().ok_or_else(|| Error::Internal {
+            message: format!("{function}() was not called as a row trigger"),
+        })
+    }
+
+    fn trigger_rows(self) -> Option<RowChange> {
+        const OPERATION: u32 = 0b11;
+        const INSERT: u32 = 0;
+        const UPDATE: u32 = 2;
+        const FOR_EACH_ROW: u32 = 4;
+        // SAFETY: the frame is valid (see new); a context of this node type is a TriggerData, whose rows are
+        // there for as long as the call when it is fired for each row.
+        unsafe {
+            let context = (*self.fcinfo).context;
+            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                return None;
+            }
+            let trigger = &*context.cast::<pg_sys::TriggerData>();
+            if trigger.tg_event & FOR_EACH_ROW == 0 {
+                return None;
+            }
+            let columns = (*trigger.tg_relation).rd_att;
+            match trigger.tg_event & OPERATION {
+                INSERT => Some(RowChange {
+                    columns,
+                    old: None,
+                    new: trigger.tg_trigtuple,
+                }),
+                UPDATE => Some(RowChange {
+                    columns,
+                    old: Some(trigger.tg_trigtuple),
+                    new: trigger.tg_newtuple,
+                }),
+                _ => None,
+            }
+        }
+    }
+
     /// The table whose trigger this call is.
     fn trigger_relation(self) -> Option<pg_sys::Oid> {
         // SAFETY: the frame is valid (see new); a context of this node type is a TriggerData with an open
@@ -250,6 +294,94 @@ impl Call {
             }
             Ok(Rows { info })
         }
+    }
+}
+
+/// A row that is about to be inserted or updated.
+pub struct RowChange {
+    columns: pg_sys::TupleDesc,
+    old: Option<pg_sys::HeapTuple>,
+    new: pg_sys::HeapTuple,
+}
+
+impl RowChange {
+    /// The row as it is to be written.
+    pub fn unchanged(&self) -> pg_sys::Datum {
+        pg_sys::Datum::from(self.new)
+    }
+
+    /// A bigint column of the new row.
+    ///
+    /// # Errors
+    /// XX000: there is no such column, or it is NULL.
+    pub fn new_bigint(&self, column: &CStr) -> Result<i64, Error> {
+        self.bigint(self.new, column)
+    }
+
+    /// A bigint column of the old row; `None`: the row is inserted.
+    ///
+    /// # Errors
+    /// As [`Self::new_bigint`].
+    pub fn old_bigint(&self, column: &CStr) -> Result<Option<i64>, Error> {
+        self.old.map(|old| self.bigint(old, column)).transpose()
+    }
+
+    fn bigint(&self, row: pg_sys::HeapTuple, column: &CStr) -> Result<i64, Error> {
+        let number = self.number_of(column)?;
+        let mut null = false;
+        // SAFETY: a row of this table, and a column that it has.
+        let datum = unsafe { pg_sys::SPI_getbinval(row, self.columns, number, &raw mut null) };
+        if null {
+            Err(no_column(column))
+        } else {
+            Ok(datum.value() as i64)
+        }
+    }
+
+    fn number_of(&self, column: &CStr) -> Result<i32, Error> {
+        // SAFETY: a look-up by name in a descriptor that lives as long as the call.
+        let number = unsafe { pg_sys::SPI_fnumber(self.columns, column.as_ptr()) };
+        if number > 0 {
+            Ok(number)
+        } else {
+            Err(no_column(column))
+        }
+    }
+
+    /// The new row with other values in these columns.
+    ///
+    /// # Errors
+    /// XX000: there is no such column.
+    pub fn with<const N: usize>(
+        &self,
+        values: [(&CStr, Option<pg_sys::Datum>); N],
+    ) -> Result<pg_sys::Datum, Error> {
+        let mut numbers = [0; N];
+        for (number, (column, _)) in numbers.iter_mut().zip(&values) {
+            *number = self.number_of(column)?;
+        }
+        let (mut datums, mut nulls) = split(values.map(|(_, value)| value));
+        // SAFETY: three arrays of N, and columns that the table has; the result is in the caller's memory.
+        let row = unsafe {
+            pg_sys::heap_modify_tuple_by_cols(
+                self.new,
+                self.columns,
+                N as i32,
+                numbers.as_mut_ptr(),
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            )
+        };
+        Ok(pg_sys::Datum::from(row))
+    }
+}
+
+fn no_column(column: &CStr) -> Error {
+    Error::Internal {
+        message: format!(
+            "column {} is not what this library expects",
+            column.to_string_lossy()
+        ),
     }
 }
 

@@ -29,6 +29,16 @@ pub enum Error {
         waited_ms: u64,
         cause: String,
     },
+    /// IG030
+    NoAuthority {
+        tag: String,
+        waited_ms: u64,
+        cause: String,
+    },
+    /// IG031
+    CopyOfDatabase,
+    /// IG032
+    BurnTooLarge { tag: String, limit_id: i64 },
     /// IG009
     FormatMismatch { detail: String, hint: &'static str },
     /// IG010
@@ -107,6 +117,10 @@ pub enum Error {
     InstallDeadlinePassed { late_ms: u64 },
     /// IG105
     OtherCell { installed: String, offered: String },
+    /// IG108
+    OtherSpace { own: String, offered: String },
+    /// IG017
+    AuthorityTableFull,
     /// 58030
     CellNotKept { reason: String },
     /// 58030
@@ -132,11 +146,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 34] = [
+pub const REFUSALS: [&str; 38] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG024", "IG025", "IG026", "IG027", "IG028", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106",
-    "IG107",
+    "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG101", "IG102", "IG103",
+    "IG104", "IG105", "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -209,6 +223,7 @@ impl Error {
             | Self::TagExhausted { .. }
             | Self::TooFewLeft { .. }
             | Self::RefillTimedOut { .. }
+            | Self::NoAuthority { .. }
             | Self::NoRightOnTag { .. }
             | Self::NotOwnerOfTag { .. }
             | Self::TagExists { .. }
@@ -343,6 +358,16 @@ impl Error {
                 format!("no new range for segment tag \"{tag}\" in {waited_ms} ms"),
                 cause,
                 "The call can be repeated; idgen.segment_wait_ms says how long it waits.",
+            ),
+            Self::NoAuthority {
+                tag,
+                waited_ms,
+                cause,
+            } => report(
+                "IG030",
+                format!("this server has no authority to grant ids of segment tag \"{tag}\""),
+                format!("{cause} Waited {waited_ms} ms."),
+                "idgen.authority is leased: view idgen.health and \"idgenctl status\" say who holds the lease of this space.",
             ),
             Self::NoRightOnTag { tag } => report(
                 "IG013",
@@ -502,6 +527,38 @@ impl Error {
                     idgen_core::contract::CONTRACT_VERSION
                 ),
                 "Install the daemon and the extension of the same release.",
+            ),
+            other => other.authority_report(),
+        }
+    }
+
+    fn authority_report(self) -> Report {
+        match self {
+            Self::CopyOfDatabase => report(
+                "IG031",
+                "this database may be a copy of one that is still in use",
+                "Its history is that of the database that granted ids last, but its files are in another place: another machine, directory or device.",
+                "If this is the database now and the other one is gone, an administrator runs SELECT idgen.adopt_authority('why'). Otherwise stop this copy.",
+            ),
+            Self::BurnTooLarge { tag, limit_id } => report(
+                "IG032",
+                format!("the safety burn of segment tag \"{tag}\" would pass its limit"),
+                format!(
+                    "Ids may have been granted that this database does not know of; passing over as many as that may be would leave none up to {limit_id}."
+                ),
+                "Find out what the highest id in use is, and say how many to pass over: SELECT idgen.set_safety_burn('tag', ids).",
+            ),
+            Self::OtherSpace { own, offered } => report(
+                "IG108",
+                "the lease is not that of this database's space",
+                format!("This database is space {own}, the lease is for {offered}."),
+                "A restore or a clone has made another space: read idgen.authority_wanted() again.",
+            ),
+            Self::AuthorityTableFull => report(
+                "IG017",
+                "too many databases with a leased authority",
+                "Every place in shared memory has an open lease.",
+                "Fence the leases of databases that need none, or let them end.",
             ),
             other => other.anchor_report(),
         }

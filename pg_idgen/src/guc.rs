@@ -2,7 +2,9 @@
 
 use idgen_core::clock::REWIND_MS_MIN;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// How long a caller waits for a lease that is likely to come back. Two seconds cover a crash-restart of
 /// Postgres (0.2 s) and the daemon's poll (0.5 s) twice over.
@@ -45,6 +47,26 @@ static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 /// The key file of sealed ids. Empty by default: there is no key that everybody could have.
 static SEAL_KEY_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
+/// Who may grant ranges of segment tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum Authority {
+    /// Whoever has the row and is a primary.
+    #[name = c"local"]
+    Local,
+    /// The holder of the lease of the database's space.
+    #[name = c"leased"]
+    Leased,
+}
+
+static AUTHORITY: GucSetting<Authority> = GucSetting::<Authority>::new(Authority::Local);
+
+/// How long an old primary may go on granting before it is fenced: what a safety burn makes up for.
+static SAFETY_TIME_S: GucSetting<i32> =
+    GucSetting::<i32>::new(idgen_core::segment::burn::SAFETY_TIME_S as i32);
+
+/// Where the anchors of segments are. Empty: nowhere, because no default could lie outside of the data directory.
+static ANCHOR_DIRECTORY: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+
 /// Upper limit of `idgen.max_refill_workers`: the size of the table in shared memory.
 pub const REFILL_WORKERS_MAX: usize = 16;
 
@@ -75,6 +97,18 @@ pub fn track_ids() -> bool {
 }
 pub fn max_refill_workers() -> usize {
     MAX_REFILL_WORKERS.get().clamp(1, REFILL_WORKERS_MAX as i32) as usize
+}
+/// `None`: no anchors are kept.
+pub fn anchor_directory() -> Option<PathBuf> {
+    let path = ANCHOR_DIRECTORY.get()?;
+    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+}
+/// Seconds of granting that a safety burn passes over.
+pub fn safety_time_s() -> u32 {
+    SAFETY_TIME_S.get().cast_unsigned()
+}
+pub fn authority() -> Authority {
+    AUTHORITY.get()
 }
 pub fn max_segments() -> usize {
     non_negative(MAX_SEGMENTS.get()) as usize
@@ -190,12 +224,29 @@ fn define_segments() {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    GucRegistry::define_enum_guc(
+        c"idgen.authority",
+        c"Who may grant ranges of segment tags.",
+        c"local: every primary that has the tables; an old primary that runs on beside a promoted standby issues numbers twice. leased: only the holder of the lease of the database's space in the lease store, up to the ceiling that is written there.",
+        &AUTHORITY,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idgen.safety_burn_time",
+        c"How much granting a tag passes over after a promotion, a recovery or a restore.",
+        c"What the tag would have granted in this time at its measured rate, and two ranges of max_step. An old primary must be fenced within this time.",
+        &SAFETY_TIME_S,
+        0,
+        86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
     // It sizes shared memory. Without preload there is none, and Postgres refuses a setting of the postmaster
     // then; it is defined all the same, so that a line in postgresql.conf is not called wrong.
-    let max_segments_context = if crate::shmem::preloading() {
-        GucContext::Postmaster
-    } else {
-        GucContext::Sighup
+    let of_postmaster = || match crate::shmem::preloading() {
+        true => GucContext::Postmaster,
+        false => GucContext::Sighup,
     };
     GucRegistry::define_int_guc(
         c"idgen.max_segments",
@@ -204,8 +255,16 @@ fn define_segments() {
         &MAX_SEGMENTS,
         16,
         1_000_000,
-        max_segments_context,
+        of_postmaster(),
         GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"idgen.anchor_directory",
+        c"Directory outside of the data directory where it is written down how far ranges of segment tags were granted.",
+        c"One small file for each database, written with every range. A data directory that was set back to an older snapshot is noticed by it. Empty: off.",
+        &ANCHOR_DIRECTORY,
+        of_postmaster(),
+        GucFlags::SUPERUSER_ONLY,
     );
 }
 

@@ -22,6 +22,7 @@ use pgrx::prelude::*;
 
 mod anchor;
 mod as_of_now;
+mod authority;
 mod batch;
 mod boundary;
 mod call;
@@ -60,6 +61,9 @@ pub extern "C-unwind" fn _PG_init() {
     formats::define_callbacks();
     prefix::define_callback();
     if shmem::preloading() {
+        if let Err(reason) = authority::anchor::check_directory() {
+            pgrx::error!("idgen.anchor_directory: {reason}");
+        }
         shmem::request();
         worker::register_launcher();
     }

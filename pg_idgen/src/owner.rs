@@ -2,6 +2,17 @@
 //! them pinned.
 
 use pgrx::pg_sys;
+use std::cell::Cell;
+
+thread_local! {
+    /// How many [`AsOwner`] there are now.
+    static ACTING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The statement that runs is the extension's own.
+pub fn is_acting() -> bool {
+    ACTING.get() > 0
+}
 
 /// From construction to drop this backend acts as the owner of the extension's tables, with a search path
 /// that holds nothing a user could have put there. After an error Postgres restores both by itself.
@@ -27,6 +38,7 @@ impl AsOwner {
         }
         // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
         let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
+        ACTING.set(ACTING.get() + 1);
         let as_owner = Self {
             user,
             security_context,
@@ -108,6 +120,7 @@ fn set(name: &std::ffi::CStr, value: &std::ffi::CStr, action: pg_sys::GucAction:
 
 impl Drop for AsOwner {
     fn drop(&mut self) {
+        ACTING.set(ACTING.get().saturating_sub(1));
         // SAFETY: what `begin` opened, in reverse order. While an error unwinds, the abort of the transaction
         // does the same again, which is harmless.
         unsafe {

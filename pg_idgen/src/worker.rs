@@ -11,6 +11,7 @@
 
 mod bulk;
 
+use crate::authority::{self, Permit};
 use crate::call::own_pid;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::failure::Failure;
@@ -20,6 +21,7 @@ use crate::shmem::{RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, guc};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Publication;
+use idgen_core::segment::home::Verdict;
 use pgrx::bgworkers::{
     BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime,
     DynamicBackgroundWorker,
@@ -203,13 +205,14 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     entry.served.store(true, Ordering::Release);
     entry.register(database);
     make_leaves_ahead();
+    let mut settled = settle();
     let mut idle_since = clock::boot();
     let mut kept_house_at = None;
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
         let served = wanted_in(shared, database)
-            .map(|slot| refill(shared, slot))
+            .map(|slot| refill(shared, slot, &mut settled))
             .count()
-            + bulk::serve(shared, database, number);
+            + bulk::serve(shared, database, number, &mut settled);
         if served == 0 {
             keep_house(&mut kept_house_at);
             sleep(IDLE);
@@ -256,8 +259,8 @@ fn pin_settings() {
     }
 }
 
-/// Serve one request: one short transaction, then publish.
-fn refill(shared: &Shared, slot: &SegmentSlot) {
+/// Serve one request: one short transaction, then publish. `settled`: see [`settle`].
+fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
     slot.wanted.store(false, Ordering::SeqCst);
     let key = slot.key();
     if key == SegmentKey::leaves_of(key.database) {
@@ -278,6 +281,14 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         slot.wake_waiters();
         return;
     }
+    let permit = match Permit::now(shared, slot) {
+        Ok(permit) => permit,
+        Err(failure) => {
+            note_failure(slot, failure);
+            slot.wake_waiters();
+            return;
+        }
+    };
     let began = clock::boot();
     let lasted_ms = match slot.granted_boot_ms.load(Ordering::Relaxed) {
         0 => None,
@@ -289,14 +300,22 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
         source_id: None,
         issuer: Issuer::RefillWorker,
         above: slot.high_water.load(Ordering::Acquire),
+        permit,
     };
     let began_ns = clock::wall_ns();
-    match grant_durably(&wish, lasted_ms) {
+    match grant_settled(settled, |client| grant(client, &wish, lasted_ms)) {
         Some(Ok(granted)) => {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
             // process ends here and the range is burned.
             pgrx::check_for_interrupts!();
-            publish(shared, slot, &granted, incarnation);
+            if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, granted.range.last())
+            {
+                note_failure(slot, Failure::Error);
+                pgrx::log!("pg_idgen: a range is burned: {error:?}");
+                slot.wake_waiters();
+                return;
+            }
+            publish(shared, slot, &wish, &granted, incarnation);
             slot.granted_boot_ms.store(began.0, Ordering::Relaxed);
             slot.refill_us_last.store(
                 clock::wall_ns().saturating_sub(began_ns) / 1_000,
@@ -309,26 +328,44 @@ fn refill(shared: &Shared, slot: &SegmentSlot) {
     slot.wake_waiters();
 }
 
-fn publish(shared: &Shared, slot: &SegmentSlot, granted: &Granted, incarnation: u64) {
+fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, incarnation: u64) {
     let range = Publication {
         base: granted.range.first,
         len: granted.range.count,
         incarnation,
     };
     let published = {
-        let _locked = shared.lock_segments();
+        let locked = shared.lock_segments();
         slot.high_water.fetch_max(granted.range.last(), Ordering::AcqRel);
-        slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
-        slot.buffer.publish(range)
+        match &wish.permit {
+            // The commit took so long that somebody else may grant by now.
+            Permit::Leased(permit)
+                if !shared.still_permits(slot.database(), permit, clock::boot(), &locked) =>
+            {
+                None
+            }
+            _ => {
+                slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
+                Some(slot.buffer.publish(range))
+            }
+        }
     };
     match published {
-        Ok(()) => {
+        None => {
+            note_failure(slot, Failure::NoAuthority);
+            let last = granted.range.last();
+            pgrx::log!(
+                "pg_idgen: granted ids {} to {last} are burned: the lease has ended",
+                range.base
+            );
+        }
+        Some(Ok(())) => {
             slot.step.store(granted.step, Ordering::Relaxed);
             slot.refills.fetch_add(1, Ordering::Relaxed);
             slot.blocker_pid.store(0, Ordering::Relaxed);
             slot.set_failure(Failure::None);
         }
-        Err(error) => {
+        Some(Err(error)) => {
             note_failure(slot, Failure::Error);
             pgrx::log!(
                 "pg_idgen: granted ids {} to {} are burned: {error}",
@@ -346,11 +383,17 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
             note_failure(slot, Failure::RowLocked);
         }
         Refused::Gone => note_failure(slot, Failure::Gone),
+        Refused::NoCeiling => note_failure(slot, Failure::NoCeiling),
+        Refused::Copy => note_failure(slot, Failure::Copy),
+        Refused::BurnTooLarge { limit_id } => {
+            slot.limit_id.store(*limit_id, Ordering::Release);
+            note_failure(slot, Failure::BurnTooLarge);
+        }
         Refused::Exhausted(exhausted) => {
             slot.limit_id.store(exhausted.limit_id, Ordering::Release);
             note_failure(slot, Failure::Exhausted);
         }
-        Refused::Query(_) | Refused::KeyTaken { .. } => {
+        Refused::Unsettled | Refused::Home(_) | Refused::Query(_) | Refused::KeyTaken { .. } => {
             note_failure(slot, Failure::Error);
             pgrx::log!("pg_idgen: refill: {refused}");
         }
@@ -362,9 +405,68 @@ fn note_failure(slot: &SegmentSlot, failure: Failure) {
     slot.set_failure(failure);
 }
 
-/// Grant in a transaction of its own. `None`: nothing was granted, or nobody can know, and the range is burned.
-fn grant_durably(wish: &Wish, lasted_ms: Option<u64>) -> Option<Result<Granted, Refused>> {
-    in_transaction(|client| grant(client, wish, lasted_ms))
+/// What this worker knows of its database's home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    /// As it was remembered, or remembered anew.
+    Yes,
+    /// Nothing is granted until an administrator says so.
+    Copy,
+    /// It did not work; the server log says why.
+    Unknown,
+}
+
+/// Look whether the database is where it was when it granted last, and do what follows from that.
+fn settle() -> Settled {
+    let verdict = in_transaction(|client| {
+        leaf::own_identity(client).map_err(Refused::Query)?;
+        authority::settle::settle(client).map_err(|error| Refused::Home(format!("{error:?}")))
+    });
+    match verdict {
+        Some(Ok(Verdict::Copy(moved))) => {
+            pgrx::log!("pg_idgen: no ranges are granted: this may be a copy, {moved}");
+            Settled::Copy
+        }
+        // The evidence stays until the burn is committed.
+        Some(Ok(Verdict::Burn(_))) => begin_anchor(),
+        Some(Ok(_)) => Settled::Yes,
+        Some(Err(refused)) => {
+            pgrx::log!("pg_idgen: settle: {refused}");
+            Settled::Unknown
+        }
+        None => Settled::Unknown,
+    }
+}
+
+fn begin_anchor() -> Settled {
+    let begun = in_transaction(|client| {
+        authority::anchor::begin(client).map_err(|error| Refused::Home(format!("{error:?}")))
+    });
+    match begun {
+        Some(Ok(())) => Settled::Yes,
+        Some(Err(refused)) => {
+            pgrx::log!("pg_idgen: settle: {refused}");
+            Settled::Unknown
+        }
+        None => Settled::Unknown,
+    }
+}
+
+/// Grant in a transaction of its own, after what has changed about the database was settled: it may be adopted, promoted
+/// or found to be a clone while this worker runs. `None`: nothing was granted, or nobody can know, and the range is burned.
+fn grant_settled<R>(
+    settled: &mut Settled,
+    grant: impl Fn(&mut SpiClient<'_>) -> Result<R, Refused>,
+) -> Option<Result<R, Refused>> {
+    if *settled == Settled::Unknown {
+        *settled = settle();
+    }
+    let granted = in_transaction(&grant);
+    if !matches!(granted, Some(Err(Refused::Unsettled))) {
+        return granted;
+    }
+    *settled = settle();
+    in_transaction(&grant)
 }
 
 /// Leaves for the coming days, before they are needed. May fail (somebody holds the table's lock): the grants

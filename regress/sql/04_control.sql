@@ -150,7 +150,7 @@ DO $$ BEGIN LOOP EXIT WHEN idgen.claim_server('worker'); PERFORM pg_sleep(0.01);
 CREATE FUNCTION pg_temp.anchor(cell uuid, store text, epoch bigint, nonce integer, revision bigint)
 RETURNS text LANGUAGE sql AS $$
     SELECT body || ' ' || left(encode(sha256(body::bytea), 'hex'), 16)
-      FROM concat_ws(' ', 'anchor1', replace(cell::text, '-', ''), store, epoch, lpad(nonce::text, 32, '0'), 0, revision, '- -') AS body
+      FROM concat_ws(' ', 'anchor2', replace(cell::text, '-', ''), store, epoch, lpad(nonce::text, 32, '0'), 0, revision, '- -', 'classic') AS body
 $$;
 CREATE FUNCTION pg_temp.store(store text, epoch bigint, nonce integer, revision bigint)
 RETURNS boolean LANGUAGE sql AS $$

@@ -48,7 +48,7 @@ SELECT idgen_seek_segment('reached', 1000000);
 SELECT count(*) FROM idgen.health;
 SELECT count(*) > 0 AS slots FROM idgen.slots;
 SELECT count(*) > 0 AS segments FROM idgen.segments WHERE tag = 'reached';
-SELECT idgen_drop_segment('reached'), idgen.administer_segments() AS administers;
+SELECT idgen_create_segment('reached and left'), idgen_drop_segment('reached and left'), idgen.administer_segments() AS administers;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');
@@ -57,8 +57,13 @@ SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch,
   FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.fence_lease(c.boot_id, 'worker', 400, s.token_epoch, s.token_revision) IS NOT NULL AS fenced FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
 SELECT idgen.store_anchor(c.boot_id, 'shard', b.body || ' ' || left(encode(sha256(b.body::bytea), 'hex'), 16)) AS stored
-  FROM idgen.server_clock() c, LATERAL (SELECT concat_ws(' ', 'anchor1', replace(c.cell_id::text, '-', ''), 'postgres/1/1/1', 0, repeat('0', 31) || 1, 0, 5, '- -')) b(body);
+  FROM idgen.server_clock() c, LATERAL (SELECT concat_ws(' ', 'anchor2', replace(c.cell_id::text, '-', ''), 'postgres/1/1/1', 0, repeat('0', 31) || 1, 0, 5, '- -', 'classic')) b(body);
 SELECT kind FROM idgen.anchors() WHERE kind = 'shard';
+SELECT (SELECT count(*) FROM idgen.authority_wanted()) AS wanted, idgen.install_authority(c.boot_id, h.space_id, 0, 7, 1, c.boottime_ms + 1000) AS installed,
+       idgen.raise_ceiling(h.space_id, 0, 7, 1, 'reached', 0, 1) AS raised, idgen.fence_authority(h.space_id, 0) AS fenced FROM idgen.server_clock() c, idgen.health h;
+SELECT idgen.adopt_authority('reached'), idgen.promote('reached'), idgen.set_safety_burn('reached', 7);
+SELECT (SELECT inode FROM idgen.server_home()) > 0 AS home;
+DELETE FROM idgen.segment;
 SELECT idgen.claim_server('shard') IS NOT NULL AS claimed;
 SELECT idgen.note_clock('good', 'reached', NULL, NULL);
 DROP OWNED BY idgen_reached;
@@ -69,7 +74,7 @@ SELECT pg_stat_force_next_flush();
 SELECT p.oid::regprocedure AS not_reached
   FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
   JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_idgen'
- WHERE p.proname NOT IN ('idgen_seal', 'idgen_open', 'prefix_stays', 'format_stays', 'store_stays')
+ WHERE p.proname NOT IN ('idgen_seal', 'idgen_open', 'prefix_stays', 'format_stays', 'store_stays', 'segment_stays')
    AND NOT EXISTS (SELECT FROM pg_stat_user_functions f WHERE f.funcid = p.oid AND f.calls > 0)
  ORDER BY 1;
 RESET track_functions;

@@ -1,6 +1,6 @@
 //! The store's commits as windows.
 
-use super::record::{Change, Commit, HeldBy, Moment, RowState};
+use super::record::{Branch, Change, Commit, HeldBy, Moment, RowState};
 use crate::clock::UnixMs;
 use crate::lease::{BootId, Class, Identity, Token};
 use std::collections::{BTreeMap, HashMap};
@@ -40,27 +40,31 @@ impl Step {
     }
 }
 
-/// Follows a trail, identity by identity. A restore forgets what was before.
+/// An identity in one of the store's branches.
+pub type Place = (Branch, Key);
+
+/// Follows a trail, identity by identity. A restore forgets what was before in its branch.
 #[derive(Debug, Default)]
 pub struct Rows {
-    rows: BTreeMap<Key, RowState>,
+    rows: BTreeMap<Place, RowState>,
 }
 
 impl Rows {
     /// What an identity looks like now.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<&RowState> {
-        self.rows.get(key)
+    pub fn get(&self, place: &Place) -> Option<&RowState> {
+        self.rows.get(place)
     }
 
     /// Takes one commit in; of a change of a row, what it was before.
-    pub fn follow(&mut self, change: &Change) -> Option<RowState> {
-        match *change {
+    pub fn follow(&mut self, commit: &Commit) -> Option<RowState> {
+        let branch = commit.branch;
+        match commit.change {
             Change::Row(class, identity, row) | Change::Found(class, identity, row) => {
-                self.rows.insert((class, identity), row)
+                self.rows.insert((branch, (class, identity)), row)
             }
             Change::Restored => {
-                self.rows.clear();
+                self.rows.retain(|(of, _), _| *of != branch);
                 None
             }
             Change::Epoch(_) | Change::Shown(..) => None,
@@ -127,7 +131,7 @@ impl Grant {
     }
 }
 
-/// Every grant of a trail, in the store's order.
+/// Every grant of a trail, in its order.
 #[derive(Debug, Default)]
 pub struct Grants {
     all: Vec<Grant>,
@@ -140,19 +144,26 @@ impl Grants {
     pub fn of(trail: &[Commit]) -> Self {
         let mut grants = Self::default();
         let mut rows = Rows::default();
-        let mut open: BTreeMap<Key, usize> = BTreeMap::new();
+        let mut open: BTreeMap<Place, usize> = BTreeMap::new();
         for commit in trail {
+            let branch = commit.branch;
             if let Change::Restored = commit.change {
-                open.clear();
+                open.retain(|(of, _), _| *of != branch);
             }
-            let before = rows.follow(&commit.change);
+            let before = rows.follow(commit);
             match &commit.change {
                 Change::Row(class, identity, row) => {
-                    grants.take_in((*class, *identity), before, row, commit.after, &mut open);
+                    grants.take_in(
+                        (branch, (*class, *identity)),
+                        before,
+                        row,
+                        commit.after,
+                        &mut open,
+                    );
                 }
                 // Whoever holds it has been granted it before the record began, up to this ceiling.
                 Change::Found(class, identity, row) => {
-                    grants.take_in((*class, *identity), None, row, Moment(0), &mut open);
+                    grants.take_in((branch, (*class, *identity)), None, row, Moment(0), &mut open);
                 }
                 _ => {}
             }
@@ -162,22 +173,23 @@ impl Grants {
 
     fn take_in(
         &mut self,
-        key: Key,
+        place: Place,
         before: Option<RowState>,
         row: &RowState,
         after: Moment,
-        open: &mut BTreeMap<Key, usize>,
+        open: &mut BTreeMap<Place, usize>,
     ) {
+        let (_, key) = place;
         let step = Step::between(before.as_ref(), row);
         let ceiling = row.ceiling;
         if let (Step::Granted, Some(held)) = (step, &row.holder) {
             let low = before.map_or(UnixMs(0), |row| row.ceiling.saturating_add(1));
-            open.insert(key, self.all.len());
+            open.insert(place, self.all.len());
             let same_memory = self.by_memory.entry((key, held.boot_id)).or_default();
             same_memory.push(self.all.len());
             self.all.push(Grant::new(key, held, low));
         }
-        let Some(grant) = open.get(&key).map(|grant| &mut self.all[*grant]) else {
+        let Some(grant) = open.get(&place).map(|grant| &mut self.all[*grant]) else {
             return;
         };
         match step {

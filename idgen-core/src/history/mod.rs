@@ -25,7 +25,7 @@ mod verdict;
 mod windows;
 
 pub use record::{
-    Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, Piece, RowState, Run,
+    Branch, Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, Piece, RowState, Run,
     Statement, Times,
 };
 pub use verdict::{Invariant, Verdict, Violation};

@@ -113,8 +113,8 @@ pub enum Change {
     Row(Class, Identity, RowState),
     /// The cell is in this epoch from now on.
     Epoch(Epoch),
-    /// The store was replaced by an older state of itself: a restore, a promoted standby. What identities look like
-    /// in it follows in `Found`.
+    /// The store was replaced by an older state of itself: a restore, a promoted standby (the first commit of its
+    /// branch). What identities look like in it follows in `Found`.
     Restored,
     /// Read, not committed: this is what an identity looks like, at the start of a record or after a restore.
     Found(Class, Identity, RowState),
@@ -122,9 +122,16 @@ pub enum Change {
     Shown(Class, Identity, RowState),
 }
 
-/// One commit of the store, in the store's order.
+/// One of the histories that a store goes on in: a standby that was promoted has another one than its old primary,
+/// and while both live both commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Branch(pub u32);
+
+/// One commit of the store, in the order of its branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
+    /// Where it was committed.
+    pub branch: Branch,
     /// The store's revision.
     pub revision: Revision,
     /// It was not there yet at this moment.
@@ -217,7 +224,7 @@ pub struct History {
     pub statements: Vec<Statement>,
     /// Ids of all statements.
     pub pieces: Vec<Piece>,
-    /// The store's commits, in its order.
+    /// The store's commits, those of each branch in its order.
     pub trail: Vec<Commit>,
     /// Deadlines, in the order of each daemon's log.
     pub deadlines: Vec<Deadline>,

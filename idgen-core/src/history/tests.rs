@@ -41,6 +41,7 @@ fn row(generation: u64, ceiling: u64, version: u64, holder: Option<(u128, u64)>)
 
 fn at(us: u64, change: Change) -> Commit {
     Commit {
+        branch: Branch(0),
         revision: Revision(us),
         after: Moment(us),
         seen: Moment(us + 1),
@@ -339,6 +340,47 @@ fn nothing_is_granted_between_a_restore_and_the_next_epoch() {
     assert_kept(&restored(&[renewed(2)]));
     assert_broken(&restored(&[renewed(2), renewed(3)]), Invariant::Sealed);
     assert_broken(&restored(&[granted]), Invariant::Sealed);
+}
+
+/// A standby was promoted at 60 us, and its old primary goes on.
+#[test]
+fn an_old_primary_goes_on_by_itself() {
+    let promoted = |us, change| Commit {
+        branch: Branch(1),
+        ..at(us, change)
+    };
+    let found = row(1, 100, 1, Some((1, 10)));
+    let mut history = good();
+    history.trail.extend([
+        promoted(60, Change::Restored),
+        promoted(61, Change::Found(KEY.0, KEY.1, found)),
+        put(62, row(1, 300, 2, Some((1, 10)))),
+        put(63, row(1, 300, 3, None)),
+        put(64, row(2, 500, 4, Some((1, 64)))),
+        at(65, Change::Shown(KEY.0, KEY.1, row(2, 500, 4, Some((1, 64))))),
+        promoted(66, Change::Shown(KEY.0, KEY.1, found)),
+    ]);
+    mint(&mut history, 0, 70, &[(id(400, 0), 1)]);
+    assert_kept(&history);
+
+    // The promoted one is sealed until its epoch is advanced, whatever the other does.
+    let other = Change::Row(KEY.0, Identity(520), row(1, 900, 1, Some((2, 67))));
+    let epoch = Change::Epoch(Epoch(1));
+    let mut sealed = history.clone();
+    sealed
+        .trail
+        .extend([at(67, epoch.clone()), promoted(68, other.clone())]);
+    assert_broken(&sealed, Invariant::Sealed);
+    let mut opened = history.clone();
+    opened.trail.extend([promoted(67, epoch), promoted(68, other)]);
+    assert_kept(&opened);
+
+    // What one branch says of an identity is nothing to the other.
+    history.trail.push(promoted(
+        69,
+        Change::Shown(KEY.0, KEY.1, row(2, 500, 4, Some((1, 64)))),
+    ));
+    assert_broken(&history, Invariant::Complete);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the store committed and what servers were asked to do.
 
-use super::grants::{Key, Rows, Step};
-use super::record::{Change, Commit, HeldBy, History, RowState};
+use super::grants::{Key, Place, Rows, Step};
+use super::record::{Branch, Change, Commit, HeldBy, History, RowState};
 use super::verdict::{Invariant, Verdict};
 use crate::lease::{BootId, Class, InstanceId, Revision, Token};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,6 +41,15 @@ impl Changed<'_> {
         Step::between(self.before.as_ref(), &self.row)
     }
 
+    fn place(&self) -> Place {
+        (self.commit.branch, self.key)
+    }
+
+    /// One of those that are granted this class here.
+    fn daemon(&self, instance: InstanceId) -> (Branch, Class, InstanceId) {
+        (self.commit.branch, self.key.0, instance)
+    }
+
     fn describe(&self, why: &str) -> String {
         let (class, identity) = self.key;
         format!(
@@ -50,11 +59,11 @@ impl Changed<'_> {
     }
 }
 
-/// All commits of rows, in the store's order.
+/// All commits of rows, in their order.
 fn changes(history: &History) -> impl Iterator<Item = Changed<'_>> {
     let mut rows = Rows::default();
     history.trail.iter().filter_map(move |commit| {
-        let before = rows.follow(&commit.change);
+        let before = rows.follow(commit);
         match commit.change {
             Change::Row(class, identity, row) => Some(Changed {
                 commit,
@@ -137,16 +146,17 @@ fn is_robbed(held: &HeldBy, changed: &Changed) -> bool {
 pub fn nothing_while_sealed(history: &History) -> Verdict {
     let mut verdict = Verdict::new(Invariant::Sealed);
     let mut rows = Rows::default();
-    // Since the restore, who has renewed; `None`: open.
-    let mut sealed: Option<HashSet<Key>> = None;
+    // In branches that are sealed: who has renewed since the restore.
+    let mut sealed: HashMap<Branch, HashSet<Key>> = HashMap::new();
     for commit in &history.trail {
-        let before = rows.follow(&commit.change);
+        let before = rows.follow(commit);
         match &commit.change {
-            Change::Restored => sealed = Some(HashSet::new()),
-            Change::Epoch(_) => sealed = None,
+            Change::Restored => drop(sealed.insert(commit.branch, HashSet::new())),
+            Change::Epoch(_) => drop(sealed.remove(&commit.branch)),
             Change::Row(class, identity, row) => {
                 let step = Step::between(before.as_ref(), row);
-                let broken = sealed.as_mut().is_some_and(|renewed| match step {
+                let renewed = sealed.get_mut(&commit.branch);
+                let broken = renewed.is_some_and(|renewed| match step {
                     Step::Granted => true,
                     Step::Renewed => !renewed.insert((*class, *identity)),
                     _ => false,
@@ -172,7 +182,7 @@ pub fn no_holder_is_removed(history: &History) -> Verdict {
     let mut rows = Rows::default();
     let mut holders = Holders::default();
     for commit in &history.trail {
-        let before = rows.follow(&commit.change);
+        let before = rows.follow(commit);
         match commit.change {
             Change::Row(class, identity, row) => {
                 let key = (class, identity);
@@ -184,7 +194,7 @@ pub fn no_holder_is_removed(history: &History) -> Verdict {
                 };
                 holders.judge(&changed, ttl_ms(history, class), &mut verdict);
             }
-            Change::Restored | Change::Epoch(_) => holders = Holders::default(),
+            Change::Restored | Change::Epoch(_) => holders.forget(commit.branch),
             Change::Found(..) | Change::Shown(..) => {}
         }
     }
@@ -194,17 +204,23 @@ pub fn no_holder_is_removed(history: &History) -> Verdict {
 /// What is known of holders that came and went.
 #[derive(Default)]
 struct Holders<'a> {
-    renewed: BTreeMap<Key, &'a Commit>,
+    renewed: BTreeMap<Place, &'a Commit>,
     /// The latest grant of each daemon's class: what it held before is dead then, and it gives that up.
-    granted: HashMap<(Class, InstanceId), Revision>,
+    granted: HashMap<(Branch, Class, InstanceId), Revision>,
     /// Gone so many ms before their time.
-    early: BTreeMap<Key, (HeldBy, u64)>,
+    early: BTreeMap<Place, (HeldBy, u64)>,
 }
 
 impl<'a> Holders<'a> {
+    fn forget(&mut self, branch: Branch) {
+        self.renewed.retain(|(of, _), _| *of != branch);
+        self.granted.retain(|(of, ..), _| *of != branch);
+        self.early.retain(|(of, _), _| *of != branch);
+    }
+
     fn judge(&mut self, changed: &Changed<'a>, ttl_ms: u64, verdict: &mut Verdict) {
-        let (key, step) = (changed.key, changed.step());
-        if let (Some((held, early_ms)), Some(new)) = (self.early.remove(&key), changed.row.holder) {
+        let (place, step) = (changed.place(), changed.step());
+        if let (Some((held, early_ms)), Some(new)) = (self.early.remove(&place), changed.row.holder) {
             let forced = new.instance != held.instance;
             let describe =
                 || changed.describe(&format!("its holder was removed {early_ms} ms before its time"));
@@ -212,17 +228,20 @@ impl<'a> Holders<'a> {
         }
         if let (Step::Granted, Some(holder)) = (step, changed.row.holder) {
             self.granted
-                .insert((key.0, holder.instance), changed.commit.revision);
+                .insert(changed.daemon(holder.instance), changed.commit.revision);
         }
         match step {
-            Step::Granted | Step::Renewed => drop(self.renewed.insert(key, changed.commit)),
+            Step::Granted | Step::Renewed => drop(self.renewed.insert(place, changed.commit)),
             Step::Released => verdict.keep(1),
             Step::Removed if self.is_given_up(changed) => verdict.keep(1),
             Step::Removed => {
-                let expires = self.renewed.get(&key).map(|commit| commit.after.plus_ms(ttl_ms));
+                let expires = self
+                    .renewed
+                    .get(&place)
+                    .map(|commit| commit.after.plus_ms(ttl_ms));
                 let early_ms = expires.map_or(0, |expires| expires.since_ms(changed.commit.seen));
                 match changed.before.and_then(|row| row.holder).filter(|_| early_ms > 0) {
-                    Some(held) => drop(self.early.insert(key, (held, early_ms))),
+                    Some(held) => drop(self.early.insert(place, (held, early_ms))),
                     None => verdict.keep(1),
                 }
             }
@@ -233,8 +252,8 @@ impl<'a> Holders<'a> {
     /// Its daemon has a newer lease, for memory that was made anew.
     fn is_given_up(&self, changed: &Changed<'_>) -> bool {
         let held = changed.before.and_then(|row| row.holder);
-        let newer = held.and_then(|held| self.granted.get(&(changed.key.0, held.instance)));
-        let renewed = self.renewed.get(&changed.key).map(|commit| commit.revision);
+        let newer = held.and_then(|held| self.granted.get(&changed.daemon(held.instance)));
+        let renewed = self.renewed.get(&changed.place()).map(|commit| commit.revision);
         newer.is_some_and(|newer| Some(*newer) > renewed)
     }
 }
@@ -252,9 +271,9 @@ pub fn nothing_is_missing(history: &History) -> Verdict {
     let mut verdict = Verdict::new(Invariant::Complete);
     let mut rows = Rows::default();
     for commit in &history.trail {
-        rows.follow(&commit.change);
+        rows.follow(commit);
         if let Change::Shown(class, identity, row) = commit.change {
-            let recorded = rows.get(&(class, identity)).copied();
+            let recorded = rows.get(&(commit.branch, (class, identity))).copied();
             verdict.judge((recorded != Some(row)).then_some(|| {
                 format!("{class} {identity}: the store shows {row:?}, its commits say {recorded:?}")
             }));

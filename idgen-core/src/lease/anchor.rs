@@ -12,6 +12,7 @@
 //! the cell is brand-new, when somebody else renews or takes one (who does remember), or when so much time has gone
 //! by that whatever was granted in a future that got lost has run out.
 
+use super::formats;
 use super::ledger::{Cell, Snapshot};
 use super::token::{BootId, CellId, Epoch, EpochNonce, Identity, Revision, StoreIdentity};
 use super::window::epoch_margin_ms;
@@ -38,6 +39,8 @@ pub struct Anchor {
     /// A row that was written by the daemon itself. A store whose revision was raised after a restore still shows
     /// it as it was before.
     pub witness: Option<Witness>,
+    /// The plan of formats that the cell had: the server has followed it, or is about to.
+    pub formats: String,
 }
 
 /// A row of the anchor's class that has had this revision.
@@ -87,6 +90,13 @@ pub enum Departure {
         /// Its revision before.
         was: Revision,
     },
+    /// A switch of formats is gone.
+    SwitchLost {
+        /// The plan before.
+        was: String,
+        /// The plan now.
+        is: String,
+    },
 }
 
 impl fmt::Display for Departure {
@@ -120,6 +130,10 @@ impl fmt::Display for Departure {
                 "the store's row {identity} is older than revision {}, which it had: the store was restored",
                 was.0
             ),
+            Self::SwitchLost { was, is } => write!(
+                f,
+                "a switch of formats is lost: the cell's plan was \"{was}\" and is \"{is}\": the store was restored"
+            ),
         }
     }
 }
@@ -138,10 +152,12 @@ impl Anchor {
             since: cell.epoch_since,
             revision,
             witness: None,
+            formats: cell.worker_format.clone(),
         }
     }
 
-    /// May `cell`, at `revision`, be what this was seen of? A higher epoch may: an operator has vouched for it.
+    /// May `cell`, at `revision`, be what this was seen of? A higher epoch may, unless it has lost a switch of formats:
+    /// an operator has vouched for it.
     pub fn admits(&self, cell: &Cell, revision: Revision) -> Result<(), Departure> {
         if cell.cell_id != self.cell_id {
             return Err(Departure::AnotherCell);
@@ -169,7 +185,7 @@ impl Anchor {
     /// May `later`, of the same cell, take the place of this on disk? Never backwards.
     pub fn may_become(&self, later: &Self) -> Result<(), Departure> {
         if later.epoch > self.epoch {
-            return Ok(());
+            return self.keeps_switches(later);
         }
         let (was, is) = (self.epoch, later.epoch);
         if is < was {
@@ -186,16 +202,26 @@ impl Anchor {
             let (was, is) = (self.revision, later.revision);
             return Err(Departure::RevisionFell { was, is });
         }
+        self.keeps_switches(later)
+    }
+
+    fn keeps_switches(&self, later: &Self) -> Result<(), Departure> {
+        if formats::is_lost(&self.formats, &later.formats, later.epoch == self.epoch) {
+            let (was, is) = (self.formats.clone(), later.formats.clone());
+            return Err(Departure::SwitchLost { was, is });
+        }
         Ok(())
     }
 }
 
 /// First word of the text form.
-const FORM: &str = "anchor1";
+const FORM: &str = "anchor2";
+/// Without the checksum.
+const FIELDS: usize = 10;
 /// Hexadecimal digits of the checksum.
 const SUM_LEN: usize = 16;
 
-/// One line: form, fields, checksum.
+/// One line: form, fields, checksum. The plan of formats is the last field, for it has spaces.
 impl fmt::Display for Anchor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let witness = self.witness.map_or_else(
@@ -203,8 +229,14 @@ impl fmt::Display for Anchor {
             |witness| format!("{} {}", witness.identity, witness.revision.0),
         );
         let body = format!(
-            "{FORM} {:032x} {} {} {:032x} {} {} {witness}",
-            self.cell_id.0, self.store, self.epoch.0, self.nonce.0, self.since.0, self.revision.0
+            "{FORM} {:032x} {} {} {:032x} {} {} {witness} {}",
+            self.cell_id.0,
+            self.store,
+            self.epoch.0,
+            self.nonce.0,
+            self.since.0,
+            self.revision.0,
+            self.formats
         );
         write!(f, "{body} {}", sum(&body))
     }
@@ -227,8 +259,20 @@ impl FromStr for Anchor {
 
     fn from_str(text: &str) -> Result<Self, Garbled> {
         let (body, checksum) = text.rsplit_once(' ').ok_or(Garbled)?;
-        let fields: Vec<&str> = body.split(' ').collect();
-        let [form, cell_id, store, epoch, nonce, since, revision, witness, at] = fields[..] else {
+        let fields: Vec<&str> = body.splitn(FIELDS, ' ').collect();
+        let [
+            form,
+            cell_id,
+            store,
+            epoch,
+            nonce,
+            since,
+            revision,
+            witness,
+            at,
+            formats,
+        ] = fields[..]
+        else {
             return Err(Garbled);
         };
         if form != FORM || checksum != sum(body) {
@@ -251,6 +295,7 @@ impl FromStr for Anchor {
             since: UnixMs(number(since)?),
             revision: Revision(number(revision)?),
             witness,
+            formats: formats.to_owned(),
         })
     }
 }

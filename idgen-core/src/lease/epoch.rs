@@ -9,6 +9,9 @@
 //!   time has run out ([`epoch_margin_ms`]); the new windows of workers begin above them;
 //! - shards have no halves. Theirs begin above that margin, so they wait it out.
 //!
+//! Halves do not keep formats apart. So the new epoch has the furthest plan of formats that anybody is known to follow
+//! ([`super::formats`]): a switch that a restore has lost is there again.
+//!
 //! Rows and holders of the old epoch stay as they are. Guards compare the epoch, so none of them is renewed here.
 //!
 //! What this cannot know: a side that goes on by itself, such as an old primary whose own database is its store. It
@@ -16,8 +19,10 @@
 
 use super::anchor::{Anchor, Departure};
 use super::class::Class;
+use super::formats::{PlansApart, furthest, switches_at};
 use super::ledger::{Cell, Row, Snapshot};
 use super::token::{CellId, Epoch, EpochNonce, Revision, StoreIdentity};
+use super::told::Told;
 use super::window::epoch_margin_ms;
 use crate::clock::UnixMs;
 use core::fmt;
@@ -35,8 +40,8 @@ pub struct Survey {
     pub sealed_reason: Option<String>,
     /// Something of the store is gone, or was changed by hand.
     pub damage: Option<String>,
-    /// The highest epoch that a daemon knew of when it sealed the store, and when that began.
-    pub known: (Epoch, UnixMs),
+    /// What daemons knew when they sealed the store, or found it sealed.
+    pub known: Told,
     /// The store's revision.
     pub revision: Revision,
     /// The store's clock; of a store without one, that of the host that asks.
@@ -98,7 +103,7 @@ impl Survey {
     fn highest(&self, anchors: &[Anchor]) -> Epoch {
         let anchored = of_cell(&self.cell, anchors).map(|anchor| anchor.epoch);
         anchored
-            .chain([self.cell.epoch, self.known.0])
+            .chain([self.cell.epoch, self.known.epoch])
             .max()
             .unwrap_or_default()
     }
@@ -109,10 +114,36 @@ impl Survey {
     pub fn last_change(&self, anchors: &[Anchor]) -> Option<UnixMs> {
         let anchored = of_cell(&self.cell, anchors).map(|anchor| (anchor.epoch, anchor.since));
         anchored
-            .chain([(self.cell.epoch, self.cell.epoch_since), self.known])
+            .chain([
+                (self.cell.epoch, self.cell.epoch_since),
+                (self.known.epoch, self.known.since),
+            ])
             .filter(|(epoch, _)| epoch.0 > 0)
             .map(|(_, since)| since)
             .max()
+    }
+
+    /// The furthest plan of formats that anybody is known to have seen.
+    fn furthest_formats<'a>(
+        &'a self,
+        anchors: &'a [Anchor],
+        chosen: Option<&str>,
+    ) -> Result<&'a str, PlansApart> {
+        let anchored = of_cell(&self.cell, anchors).map(|anchor| &anchor.formats);
+        let known = anchored
+            .chain(&self.known.formats)
+            .chain([&self.cell.worker_format]);
+        furthest(known.map(String::as_str), chosen)
+    }
+
+    /// From when on windows of workers may begin in an epoch that brings back this plan. Servers that never knew it may
+    /// have been granted windows beyond its switch since the restore; and switches that it has left behind are past.
+    fn floor_of_restored(&self, formats: &str) -> UnixMs {
+        let switched = switches_at(formats).unwrap_or_default();
+        let unknowing = self.workers.iter().map(|row| row.ceiling);
+        let unknowing = unknowing.filter(|ceiling| *ceiling >= switched).max();
+        self.now
+            .max(unknowing.map_or(UnixMs(0), |ceiling| ceiling.saturating_add(1)))
     }
 }
 
@@ -137,6 +168,8 @@ pub struct AdvanceWish {
     pub by: String,
     /// Name of the new epoch: random.
     pub nonce: EpochNonce,
+    /// The plan of formats that holds, where it cannot be seen from those that are known.
+    pub formats: Option<String>,
     /// The longest window of any worker of the cell.
     pub worker_window_ms: u64,
     /// The same of shards.
@@ -150,6 +183,10 @@ pub struct AdvancePlan {
     pub cell_id: CellId,
     /// The epoch that the cell has, and its name; any other refuses the advance.
     pub seen: (Epoch, EpochNonce),
+    /// The plan of formats that it has, and what was told of it; others refuse the advance too.
+    pub formats_seen: String,
+    /// See above.
+    pub known: Told,
     /// What the store must be, and what the cell names from then on.
     pub identity: StoreIdentity,
     /// The new epoch.
@@ -158,6 +195,8 @@ pub struct AdvancePlan {
     pub nonce: EpochNonce,
     /// When it begins.
     pub since: UnixMs,
+    /// Its plan of formats.
+    pub formats: String,
     /// What the floor of workers is raised to.
     pub worker_min_floor: UnixMs,
     /// What the floor of shards is raised to.
@@ -171,9 +210,13 @@ pub struct AdvancePlan {
 impl AdvancePlan {
     /// Is this still the cell that was surveyed, in the store that was meant?
     #[must_use]
-    pub fn is_for(&self, cell: &Cell, here: &StoreIdentity) -> bool {
+    pub fn is_for(&self, cell: &Cell, known: &Told, here: &StoreIdentity) -> bool {
         let (epoch, nonce) = self.seen;
-        cell.cell_id == self.cell_id && cell.is_epoch(epoch, nonce) && *here == self.identity
+        cell.cell_id == self.cell_id
+            && cell.is_epoch(epoch, nonce)
+            && cell.worker_format == self.formats_seen
+            && *known == self.known
+            && *here == self.identity
     }
 }
 
@@ -194,6 +237,8 @@ pub enum AdvanceRefused {
         /// In so many ms.
         wait_ms: u64,
     },
+    /// Plans of formats are known that contradict each other.
+    Formats(PlansApart),
 }
 
 impl fmt::Display for AdvanceRefused {
@@ -208,6 +253,7 @@ impl fmt::Display for AdvanceRefused {
                 wait_ms.div_ceil(1_000),
                 at.0
             ),
+            Self::Formats(apart) => apart.fmt(f),
         }
     }
 }
@@ -242,6 +288,8 @@ pub fn plan_advance(
         // Rows that were lost have no ceiling to begin above, and a wall clock may be set back after its grant.
         worker_min_floor = worker_min_floor.max(at);
     }
+    let formats = formats_of(survey, anchors, &wish)?;
+    worker_min_floor = worker_min_floor.max(formats.min_floor);
     // A ceiling that is further ahead than the margin tells of longer windows than we know of.
     let restored = survey
         .shards
@@ -253,15 +301,43 @@ pub fn plan_advance(
     Ok(AdvancePlan {
         cell_id: survey.cell.cell_id,
         seen: (survey.cell.epoch, survey.cell.epoch_nonce),
+        formats_seen: survey.cell.worker_format.clone(),
+        known: survey.known.clone(),
         identity: wish.identity,
         to: Epoch(survey.highest(anchors).0.saturating_add(1)),
         nonce: wish.nonce,
         since: now,
+        formats: formats.plan,
         worker_min_floor,
         shard_min_floor: survey.shard_min_floor.max(restored).max(waited_out),
         by: wish.by,
         reason: wish.reason,
     })
+}
+
+/// The formats of the new epoch.
+struct Formats {
+    plan: String,
+    min_floor: UnixMs,
+}
+
+fn formats_of(survey: &Survey, anchors: &[Anchor], wish: &AdvanceWish) -> Result<Formats, AdvanceRefused> {
+    let seen = survey.furthest_formats(anchors, None);
+    let plan = match (&seen, &wish.formats) {
+        (_, Some(chosen)) => survey.furthest_formats(anchors, Some(chosen)),
+        (seen, None) => seen.clone(),
+    };
+    let plan = plan.map_err(AdvanceRefused::Formats)?.to_owned();
+    let mut min_floor = UnixMs(0);
+    if plan != survey.cell.worker_format {
+        min_floor = survey.floor_of_restored(&plan);
+    }
+    if seen.is_err() {
+        // Others mint by a plan that is given up now: no id of theirs is as late as the first one of the new epoch.
+        let margin_ms = epoch_margin_ms(wish.worker_window_ms);
+        min_floor = min_floor.max(survey.now.saturating_add(margin_ms));
+    }
+    Ok(Formats { plan, min_floor })
 }
 
 #[cfg(test)]

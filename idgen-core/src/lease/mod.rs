@@ -15,6 +15,7 @@
 //!  monitor  the clock: may it be gone by?    step    was it set?
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
+//!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -22,6 +23,7 @@
 pub mod anchor;
 pub mod class;
 pub mod epoch;
+pub mod formats;
 pub mod keeper;
 pub mod ledger;
 pub mod listed;
@@ -34,11 +36,13 @@ pub mod switch;
 pub mod sync;
 pub mod timing;
 pub mod token;
+pub mod told;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
 pub use class::Class;
 pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
+pub use formats::PlansApart;
 pub use keeper::{Action, Event, IllegalTransition, State, next};
 pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
@@ -53,4 +57,5 @@ pub use timing::{Timing, TimingError, TimingSpec};
 pub use token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
 };
+pub use told::Told;
 pub use window::{Leased, Window};

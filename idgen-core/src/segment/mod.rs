@@ -3,12 +3,17 @@
 //! [`buffer`] holds up to two granted ranges of one tag in shared memory, [`step`] decides how large the
 //! next one is, what a grant takes from the tag, and where a tag may be moved. [`exchange`] is where a caller
 //! that needs many values at once leaves its wish for whoever grants. Nothing here grants: the range is a committed row
-//! change first and in a [`Buffer`] afterwards.
+//! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`];
+//! [`home`] and [`burn`] are about a database that may not know of every range that was granted.
 
 pub mod adopt;
+pub mod authority;
 pub mod buffer;
+pub mod burn;
 pub mod exchange;
+pub mod home;
 pub mod step;
+pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
 pub use exchange::{Exchange, Left, Ticket};

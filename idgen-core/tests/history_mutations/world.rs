@@ -3,7 +3,7 @@
 use idgen_core::clock::UnixMs;
 use idgen_core::format::CLASSIC;
 use idgen_core::history::{
-    Change, Commit, Fence, HeldBy, History, Install, Moment, RowState, Run, Statement,
+    Branch, Change, Commit, Fence, HeldBy, History, Install, Moment, RowState, Run, Statement,
 };
 use idgen_core::lease::{BootId, Class, Epoch, Identity, InstanceId, Revision, Token};
 
@@ -152,6 +152,7 @@ impl World {
 
     fn commit(&mut self, change: Change) {
         self.history.trail.push(Commit {
+            branch: Branch(0),
             revision: Revision(self.store.revision),
             after: Moment(self.moment),
             seen: Moment(self.moment),

@@ -2,7 +2,7 @@
 
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::window::FLOOR_LEAD_MS;
-use idgen_core::lease::{AdvancePlan, AdvanceWish, Class, Epoch, EpochNonce, Survey, plan_advance};
+use idgen_core::lease::{AdvancePlan, AdvanceWish, Class, Epoch, EpochNonce, Survey, Told, plan_advance};
 
 use crate::scenario::{Broken, Scenario};
 use crate::world::{State, Store, first_tick, identity, ms, revision};
@@ -17,6 +17,7 @@ pub fn advanced(scenario: &Scenario, state: &State, store: usize) -> Option<Stor
         reason: String::new(),
         by: String::new(),
         nonce: EpochNonce(u128::from(nonce)),
+        formats: None,
         worker_window_ms: window_ms,
         shard_window_ms: window_ms,
     };
@@ -54,9 +55,13 @@ fn epoch(scenario: &Scenario, from: &Store, planned: &AdvancePlan) -> u8 {
 /// What the operator sees: the store, and what daemons have written into it as they sealed it.
 fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
     let mut cell = from.cell();
-    let mut known = (Epoch(u64::from(state.epoch_seen)), ms(state.advanced_at));
+    let mut known = Told {
+        epoch: Epoch(u64::from(state.epoch_seen)),
+        since: ms(state.advanced_at),
+        formats: Vec::new(),
+    };
     if scenario.breaks(Broken::AdvancesCloseTogether) {
-        (cell.epoch_since, known.1) = (UnixMs(0), UnixMs(0));
+        (cell.epoch_since, known.since) = (UnixMs(0), UnixMs(0));
     }
     let wrong_by = scenario.operator_clock[usize::from(state.advances > 0)];
     let now = state.now.checked_add_signed(wrong_by).unwrap();

@@ -9,14 +9,14 @@ use idgen_daemon::operator::epoch::EpochStatus;
 use idgen_daemon::operator::format::{Formats, When, Wish};
 use idgen_daemon::operator::leases::Leases;
 use idgen_daemon::operator::{clock, epoch, format, leases};
-use idgen_daemon::status::{PoolStatus, Status, table};
+use idgen_daemon::status::{CertificateStatus, PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Exit code of a status without an open lease.
 const EXIT_FINDING: u8 = 3;
@@ -132,6 +132,11 @@ enum EpochCommand {
         /// Why. It is kept with the epoch.
         #[arg(long, value_name = "TEXT")]
         reason: String,
+        /// The plan of formats that holds, as it is printed: only where servers follow plans that contradict each
+        /// other. Workers are leased when all windows have run out, and servers that follow another plan mint again
+        /// after a restart of Postgres.
+        #[arg(long, value_name = "PLAN")]
+        formats: Option<String>,
     },
 }
 
@@ -197,7 +202,8 @@ fn main() -> ExitCode {
             cell,
             identity,
             reason,
-        }) => advance_epoch(&cell, &identity, &reason),
+            formats,
+        }) => advance_epoch(&cell, &identity, &reason, formats),
         Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
     };
     match outcome {
@@ -224,6 +230,12 @@ fn show_status(output: Output, config: Option<PathBuf>, postgres: Option<String>
             Ok(None) => PoolStatus::Unknown("the lease store is new".to_owned()),
             Err(error) => PoolStatus::Unknown(error.to_string()),
         });
+        let now = SystemTime::now();
+        let files = config.client_certificates();
+        status.certificates = files
+            .iter()
+            .map(|file| CertificateStatus::read(file, now))
+            .collect();
     }
     show(output, &status, table)?;
     Ok(if status.is_serving() {
@@ -284,9 +296,14 @@ fn show_epoch(cell: &CellArguments) -> Result<ExitCode> {
     })
 }
 
-fn advance_epoch(cell: &CellArguments, identity: &str, reason: &str) -> Result<ExitCode> {
+fn advance_epoch(
+    cell: &CellArguments,
+    identity: &str,
+    reason: &str,
+    formats: Option<String>,
+) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
-    let status = wait_for(epoch::advance(&config, identity, reason))??;
+    let status = wait_for(epoch::advance(&config, identity, reason, formats))??;
     show(cell.output, &status, EpochStatus::to_string)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -52,6 +52,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "STORE__URL" => raw.store.url = Some(value),
         "STORE__ENDPOINTS" => raw.store.endpoints = Some(list(&value)),
         "STORE__PREFIX" => raw.store.prefix = Some(value),
+        "STORE__MAX_TXN_OPS" => raw.store.max_txn_ops = Some(number(&value)?),
         "STORE__CA_FILE" => raw.store.ca_file = Some(value),
         "STORE__CERT_FILE" => raw.store.cert_file = Some(value),
         "STORE__KEY_FILE" => raw.store.key_file = Some(value),

@@ -1,15 +1,16 @@
 //! `[store]` of kind etcd: members, certificates and user.
 
-use super::{Checked, RawStore};
-use crate::lease::{EtcdSecurity, EtcdUser, Password};
+use super::{Checked, RawStore, StoreConfig};
+use crate::lease::{EtcdSecurity, EtcdUser, Password, identities_at_once};
 use crate::tls::{ClientFiles, TlsFiles};
 use std::path::PathBuf;
 
 /// Keys that only this kind knows.
-pub(super) fn given(raw: &RawStore) -> [(&'static str, bool); 8] {
+pub(super) fn given(raw: &RawStore) -> [(&'static str, bool); 9] {
     [
         ("endpoints", raw.endpoints.is_some()),
         ("prefix", raw.prefix.is_some()),
+        ("max_txn_ops", raw.max_txn_ops.is_some()),
         ("ca_file", raw.ca_file.is_some()),
         ("cert_file", raw.cert_file.is_some()),
         ("key_file", raw.key_file.is_some()),
@@ -17,6 +18,37 @@ pub(super) fn given(raw: &RawStore) -> [(&'static str, bool); 8] {
         ("password_file", raw.password_file.is_some()),
         ("password", raw.password.is_some()),
     ]
+}
+
+/// etcd's own default of `--max-txn-ops`.
+const TXN_OPS: u64 = 128;
+/// The keys of a new cell are made by so many.
+const TXN_OPS_MIN: u64 = 64;
+/// A transaction of more than these would be above the 1.5 MiB that etcd takes as one request.
+const TXN_OPS_MAX: u64 = 4_096;
+
+pub(super) fn check_txn_ops(given: Option<u64>) -> Checked<usize> {
+    let ops = given.unwrap_or(TXN_OPS);
+    usize::try_from(ops)
+        .ok()
+        .filter(|_| (TXN_OPS_MIN..=TXN_OPS_MAX).contains(&ops))
+        .ok_or_else(|| format!("store.max_txn_ops = {ops} is not in {TXN_OPS_MIN} to {TXN_OPS_MAX}"))
+}
+
+/// Can a server have so many identities of a class in this store?
+pub(super) fn check_count(store: &StoreConfig, count: usize) -> Checked<()> {
+    let StoreConfig::Etcd { txn_ops_max, .. } = store else {
+        return Ok(());
+    };
+    let count_max = identities_at_once(*txn_ops_max);
+    if count <= count_max {
+        return Ok(());
+    }
+    Err(format!(
+        "etcd leases them in one transaction, and in one of {txn_ops_max} operations there is room for {count_max} (hint: \
+         set --max-txn-ops of every member to {needed} or more, and store.max_txn_ops to the same; or lease less)",
+        needed = 2 * count + 2
+    ))
 }
 
 /// The members, all of them with TLS or none.

@@ -28,10 +28,6 @@ pub use self::clock::ClockConfig;
 /// Workers per server at most: with more a single server would take more than an eighth of the half of
 /// the pool that an epoch may use.
 const WORKERS_MAX: usize = 64;
-/// Identities per server and class: an etcd transaction takes 128 operations, two of them per identity and
-/// one comparison for the cell.
-const COUNT_MAX_ETCD: usize = 63;
-
 /// Everything the daemon needs to know, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -95,6 +91,8 @@ pub enum StoreConfig {
         request_timeout: Duration,
         /// TLS and user.
         security: EtcdSecurity,
+        /// Operations that a transaction may have: `--max-txn-ops` of the members.
+        txn_ops_max: usize,
     },
 }
 
@@ -137,6 +135,7 @@ struct RawStore {
     endpoints: Option<Vec<String>>,
     prefix: Option<String>,
     request_timeout_ms: Option<u64>,
+    max_txn_ops: Option<u64>,
     ca_file: Option<String>,
     cert_file: Option<String>,
     key_file: Option<String>,
@@ -309,6 +308,7 @@ impl RawStore {
                 let endpoints = self.endpoints.clone().ok_or("store.endpoints is missing")?;
                 etcd::check_endpoints(&endpoints)?;
                 let security = etcd::check_security(&self, &endpoints)?;
+                let txn_ops_max = etcd::check_txn_ops(self.max_txn_ops)?;
                 let prefix = self.prefix.unwrap_or_else(|| "/pg_idgen/default".to_owned());
                 if !prefix.starts_with('/') || prefix.ends_with('/') {
                     return Err(format!(
@@ -320,6 +320,7 @@ impl RawStore {
                     prefix,
                     request_timeout,
                     security,
+                    txn_ops_max,
                 })
             }
             other => Err(format!(
@@ -343,15 +344,12 @@ fn check_classes(workers: &RawWorkers, shards: &RawShards, store: &StoreConfig) 
 
 impl RawWorkers {
     fn check(&self, store: &StoreConfig) -> Checked<Option<ClassConfig>> {
-        let count_max = match store {
-            StoreConfig::Postgres { .. } => WORKERS_MAX,
-            StoreConfig::Etcd { .. } => COUNT_MAX_ETCD,
-        };
         let count = self.count.unwrap_or(2);
         let count = usize::try_from(count)
             .ok()
-            .filter(|count| *count <= count_max)
-            .ok_or_else(|| format!("workers.count = {count} is not in 0 to {count_max} for this store"))?;
+            .filter(|count| *count <= WORKERS_MAX)
+            .ok_or_else(|| format!("workers.count = {count} is not in 0 to {WORKERS_MAX}"))?;
+        etcd::check_count(store, count).map_err(|why| format!("workers.count = {count}: {why}"))?;
         let timing = check_timing(
             Class::Worker,
             store,
@@ -369,12 +367,7 @@ impl RawShards {
     fn check(&self, store: &StoreConfig) -> Checked<Option<ClassConfig>> {
         let identities = self.identities()?;
         let count = identities.len();
-        if matches!(store, StoreConfig::Etcd { .. }) && count > COUNT_MAX_ETCD {
-            return Err(format!(
-                "shards.ids names {count} shards; with etcd a server can have {COUNT_MAX_ETCD}, because they \
-                 are leased in one transaction"
-            ));
-        }
+        etcd::check_count(store, count).map_err(|why| format!("shards.ids names {count} shards: {why}"))?;
         let timing = check_timing(Class::Shard, store, [self.ttl_ms, self.window_ms, self.period_ms])?;
         Ok((count > 0).then_some(ClassConfig {
             class: Class::Shard,

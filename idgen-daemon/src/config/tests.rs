@@ -157,6 +157,19 @@ fn a_full_file_sets_everything() {
 }
 
 #[test]
+fn an_etcd_with_larger_transactions_takes_more_identities() {
+    let etcd = "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n";
+    for fits in [
+        "[workers]\ncount = 63\n[shards]\nids = [\"0-62\"]\n",
+        "max_txn_ops = 130\n[workers]\ncount = 64\n[shards]\nids = [\"0-63\"]\n",
+        "max_txn_ops = 4096\n[shards]\nids = [\"0-2046\"]\n",
+    ] {
+        let parsed = parse(&format!("{MINIMAL}{etcd}{fits}"));
+        assert!(parsed.is_ok(), "{fits}: {:?}", parsed.err());
+    }
+}
+
+#[test]
 fn shards_have_times_of_their_own() {
     let config = parse(&format!("{MINIMAL}[shards]\nids = [7]\n")).unwrap();
     assert_eq!(times(leases(&config, Class::Shard)), (30_000, 10_000, 2_000));
@@ -244,7 +257,16 @@ fn bad_values_are_named() {
         ),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[workers]\ncount = 64\n",
-            "0 to 63",
+            "workers.count = 64: etcd leases them in one transaction",
+        ),
+        ("[workers]\ncount = 65\n", "0 to 64"),
+        (
+            "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\nmax_txn_ops = 4097\n",
+            "store.max_txn_ops = 4097 is not in 64 to 4096",
+        ),
+        (
+            "[store]\nmax_txn_ops = 128\n",
+            "store.max_txn_ops is for kind = \"etcd\" only",
         ),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[workers]\nttl_ms = 2500\n",
@@ -394,7 +416,12 @@ fn bad_shards_are_named() {
         ("[shards]\nids = [7]\nttl_ms = 1\n", "shards.ttl_ms = 1"),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[shards]\nids = [\"0-63\"]\n",
-            "names 64 shards; with etcd a server can have 63",
+            "names 64 shards: etcd leases them in one transaction, and in one of 128 operations there is room for 63 \
+             (hint: set --max-txn-ops of every member to 130",
+        ),
+        (
+            "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\nmax_txn_ops = 130\n[shards]\nids = [\"0-64\"]\n",
+            "there is room for 64",
         ),
         (
             "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n[shards]\nttl_ms = 2500\n",

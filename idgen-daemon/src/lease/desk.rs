@@ -3,7 +3,7 @@
 //! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
 //! because the core never awaits more than its newest request.
 
-use super::store::{LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+use super::store::{Expected, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
 use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::ClockReading;
@@ -12,7 +12,7 @@ use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_r
 use idgen_core::lease::pool::{PlanFor, plan_grant};
 use idgen_core::lease::{
     Anchor, BootId, Cell, CellId, Departure, InstanceId, Leased, Mark, Memory, Occupancy, Pins, Revision,
-    Snapshot, Timing, Wanted,
+    Snapshot, Timing, Told, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -33,6 +33,8 @@ pub(super) enum Request {
     Census(Census),
     Probe {
         ticket: Ticket,
+        /// Asked for where a daemon before this one left something open: no cell is made for it.
+        server_cell: Option<CellId>,
         anchors: Vec<Anchor>,
     },
     Acquire(Acquire),
@@ -206,9 +208,14 @@ impl<S: LeaseStore> Desk<S> {
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
         let mut answer = match request {
-            Request::Probe { ticket, anchors } => {
+            Request::Probe {
+                ticket,
+                server_cell,
+                anchors,
+            } => {
                 self.anchors = anchors;
-                match self.read().await {
+                let server = server_cell.map_or(Expected::Unknown, Expected::Cell);
+                match self.read(server).await {
                     Ok(_) => Answer::of(Event::Probed { ticket }),
                     Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
                 }
@@ -226,17 +233,16 @@ impl<S: LeaseStore> Clerk<S> {
         (self, answer)
     }
 
-    /// Reads, and seals a store that is not what it was.
-    async fn read(&mut self) -> Result<Snapshot, StoreError> {
-        if let Some(seen) = self.pins.anchor() {
-            self.store.expect_cell(seen.cell_id);
-        }
+    /// Reads, and seals a store that is not what it was. `server`: what was said by the server that it is read for.
+    async fn read(&mut self, server: Expected) -> Result<Snapshot, StoreError> {
+        let seen = self.pins.anchor().map(|seen| Expected::Cell(seen.cell_id));
+        self.store.expect(seen.unwrap_or(server));
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 if error.kind == StoreErrorKind::Sealed {
                     self.pins.note_sealed();
-                    self.tell_epoch(&error.message).await;
+                    self.tell(&error.message).await;
                 }
                 return Err(error);
             }
@@ -258,7 +264,7 @@ impl<S: LeaseStore> Clerk<S> {
         if *departure == Departure::AnotherCell {
             let known = self.pins.anchor().map(|seen| seen.cell_id);
             self.refused = same_cell(known, snapshot.cell.cell_id).err();
-        } else if !self.seal(snapshot.cell.cell_id, &reason, !latched).await {
+        } else if !self.seal(shown(&snapshot.cell), &reason, !latched).await {
             self.pins.forgive();
             let what = format!("an old answer of the lease store was dropped: {reason}");
             return StoreError::new(StoreErrorKind::Unreachable, what);
@@ -267,17 +273,14 @@ impl<S: LeaseStore> Clerk<S> {
     }
 
     /// False: it was an old answer.
-    async fn seal(&mut self, cell_id: CellId, reason: &str, may_be_old: bool) -> bool {
-        let remembered = self.pins.anchor().into_iter().chain(&self.anchors);
-        let remembered = remembered.filter(|_| may_be_old).cloned().collect();
-        let known = self.latest_known().map(|anchor| (anchor.epoch, anchor.since));
-        let (known, known_since) = known.unwrap_or_default();
+    async fn seal(&mut self, cell: (CellId, Told), reason: &str, may_be_old: bool) -> bool {
+        let (cell_id, shown) = cell;
+        let known = self.remembered(cell_id);
         let seal = Seal {
             cell_id,
             reason: reason.to_owned(),
-            known,
-            known_since,
-            remembered,
+            known: shown.and(&Told::by(known.clone())),
+            remembered: known.filter(|_| may_be_old).cloned().collect(),
         };
         match self.store.seal(&seal).await {
             Ok(departed) => {
@@ -295,18 +298,26 @@ impl<S: LeaseStore> Clerk<S> {
         }
     }
 
-    /// The store is sealed already, perhaps by somebody who knows of no epoch as late as we do.
-    async fn tell_epoch(&mut self, reason: &str) {
-        let known = self.latest_known().filter(|anchor| anchor.epoch.0 > 0);
-        if let Some(cell_id) = known.map(|anchor| anchor.cell_id) {
-            self.seal(cell_id, reason, true).await;
+    /// The store is sealed already, perhaps by somebody who knows of no epoch, or no switch of formats, as late as we do.
+    /// Whose cell it is was not said; one that is not meant takes no notice.
+    async fn tell(&mut self, reason: &str) {
+        let mut cells: Vec<CellId> = self.all_remembered().map(|anchor| anchor.cell_id).collect();
+        cells.dedup();
+        for cell_id in cells {
+            if Told::by(self.remembered(cell_id)).is_news() {
+                self.seal((cell_id, Told::default()), reason, true).await;
+            }
         }
     }
 
-    /// Of all that is remembered here.
-    fn latest_known(&self) -> Option<&Anchor> {
-        let known = self.pins.anchor().into_iter().chain(&self.anchors);
-        known.max_by_key(|anchor| (anchor.epoch, anchor.since))
+    /// Here and by the server.
+    fn all_remembered(&self) -> impl Iterator<Item = &Anchor> + Clone {
+        self.pins.anchor().into_iter().chain(&self.anchors)
+    }
+
+    fn remembered(&self, cell_id: CellId) -> impl Iterator<Item = &Anchor> + Clone {
+        self.all_remembered()
+            .filter(move |anchor| anchor.cell_id == cell_id)
     }
 
     fn note_committed(&mut self, leased: &[Leased], revision: Revision) {
@@ -318,10 +329,8 @@ impl<S: LeaseStore> Clerk<S> {
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
         self.anchors.clone_from(&acquire.anchors);
-        if let Some(cell_id) = acquire.server_cell {
-            self.store.expect_cell(cell_id);
-        }
-        let mut snapshot = match self.read().await {
+        let server = acquire.server_cell.map_or(Expected::Nothing, Expected::Cell);
+        let mut snapshot = match self.read(server).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 let doubt = acquire.doubt;
@@ -360,7 +369,7 @@ impl<S: LeaseStore> Clerk<S> {
             }
             tracing::debug!(tries, "another daemon was faster; choosing again");
             tries += 1;
-            snapshot = match self.read().await {
+            snapshot = match self.read(server).await {
                 Ok(snapshot) => snapshot,
                 Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
             };
@@ -412,7 +421,7 @@ impl<S: LeaseStore> Clerk<S> {
 
     /// Looks how full the pool is, for nobody but whoever watches.
     async fn take_census(&mut self, census: Census) -> Answer {
-        match self.read().await {
+        match self.read(Expected::Unknown).await {
             Ok(snapshot) => {
                 self.count_pool(&snapshot, &census.memory, census.reading, &census.wanted);
                 Answer::of(None)
@@ -480,7 +489,7 @@ impl<S: LeaseStore> Clerk<S> {
                 Err(error) => return Err(error),
             }
         }
-        let snapshot = self.read().await?;
+        let snapshot = self.read(Expected::Unknown).await?;
         renewal.formats.clone_from(&snapshot.cell.worker_format);
         let standing = settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
         let Standing::Mine { guard, leased } = standing else {
@@ -522,6 +531,16 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
     }
+}
+
+/// The cell that is meant, in the epoch that was looked at: one that was begun since is another matter.
+fn shown(cell: &Cell) -> (CellId, Told) {
+    let told = Told {
+        epoch: cell.epoch,
+        since: cell.epoch_since,
+        formats: Vec::new(),
+    };
+    (cell.cell_id, told)
 }
 
 /// A server takes leases of one cell only. It would refuse the grant; not to ask for it spares the

@@ -1,6 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
-use super::clock::{AcceptRequests, ClockInputs, ClockWatch};
+use super::clock::{AcceptRequests, Answer as AcceptAnswer, ClockInputs, ClockWatch};
 use super::desk::{Acquire, Answer, Census, Desk, Request};
 use super::history;
 use super::ranges::Ranges;
@@ -131,8 +131,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     self.drive(Event::ServerLost).await?;
                 }
                 answer = self.accepts.next() => {
-                    // Whoever asked may have gone; the clock is accepted all the same.
-                    let _ = answer.send(self.accept_clock());
+                    let event = self.accept_clock(answer).await?;
+                    self.drive(event).await?;
                 }
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
@@ -241,8 +241,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             Action::ReadClock => self.look_at = Instant::now(),
             Action::Inspect => return self.inspect().await.map(Some),
             Action::Probe { ticket } => {
-                let anchors = self.anchors.clone();
-                self.desk.submit(Request::Probe { ticket, anchors });
+                self.desk.submit(Request::Probe {
+                    ticket,
+                    server_cell: self.server_cell,
+                    anchors: self.anchors.clone(),
+                });
             }
             Action::Acquire {
                 ticket,
@@ -431,11 +434,24 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         })
     }
 
-    /// An operator says that the clock is right. What was wrong with it; `None`: nothing.
-    fn accept_clock(&mut self) -> Option<String> {
-        let was_wrong = self.clock.accept()?;
-        self.look_at = Instant::now();
-        Some(was_wrong)
+    /// An operator says that the clock is right: as it is now. What was read before may be from before it was corrected,
+    /// and would be found right, and the correction wrong a moment later.
+    async fn accept_clock(&mut self, answer: AcceptAnswer) -> Result<Event> {
+        let event = self.look().await?;
+        let accepted = match event {
+            Event::Reading(_) => Ok(self.clock.accept()),
+            _ => Err(self
+                .server_trouble
+                .text()
+                .unwrap_or("postgres is away")
+                .to_owned()),
+        };
+        if matches!(accepted, Ok(Some(_))) {
+            self.look_at = Instant::now();
+        }
+        // Whoever asked may have gone; the clock is accepted all the same.
+        let _ = answer.send(accepted);
+        Ok(event)
     }
 
     fn lose_server(&mut self, why: &str) {

@@ -31,8 +31,10 @@ pub use keeper::{Keeper, KeeperConfig};
 pub use open::{AnyStore, listen};
 pub use report::Report;
 pub use server::{Connect, MintingServer};
-pub use store::{CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind};
-pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret};
+pub use store::{
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+};
+pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret, identities_at_once};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 
 #[cfg(fuzzing)]

@@ -47,6 +47,7 @@ impl AnyStore {
                 prefix,
                 request_timeout,
                 security,
+                ..
             } => Self::Etcd(Box::new(EtcdStore::new(EtcdConfig {
                 class,
                 endpoints,
@@ -87,6 +88,7 @@ pub async fn listen(
             prefix,
             request_timeout,
             security,
+            ..
         } => {
             let beacons = EtcdBeacons {
                 endpoints,

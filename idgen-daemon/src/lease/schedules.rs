@@ -195,6 +195,7 @@ impl World {
             reason: "restored".to_owned(),
             by: "operator".to_owned(),
             nonce: EpochNonce(1_000 + self.advances),
+            formats: None,
             worker_window_ms: window_ms,
             shard_window_ms: window_ms,
         };

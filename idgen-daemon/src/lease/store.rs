@@ -4,7 +4,7 @@ use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{
     AdvancePlan, Anchor, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark,
-    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use std::fmt;
 use std::future::Future;
@@ -116,22 +116,40 @@ pub struct Seal {
     pub cell_id: CellId,
     /// How it was found out, for people.
     pub reason: String,
-    /// The highest epoch that the daemon knows of: the next one must rise above it.
-    pub known: Epoch,
-    /// When that began.
-    pub known_since: UnixMs,
+    /// How far the daemon knows the cell to have come: the next epoch goes on from there.
+    pub known: Told,
     /// What the store fell short of, if that was found just now: it may have been an old answer.
     pub remembered: Vec<Anchor>,
 }
 
-/// May a store that is empty get a new cell?
-pub(super) fn check_new(expected: Option<CellId>) -> Result<(), StoreError> {
-    let Some(cell_id) = expected else { return Ok(()) };
-    let message = format!(
-        "the lease store is empty, and cell {} is expected (hint: it was deleted or made anew; put it back from a \
-         backup, or see \"A lease store that is gone\" in docs/operations.md)",
-        Uuid::from_u128(cell_id.0)
-    );
+/// What the server of whoever asks has been served from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// It was not asked, or has not answered yet.
+    #[default]
+    Unknown,
+    /// From no cell: it has answered.
+    Nothing,
+    /// From this one.
+    Cell(CellId),
+}
+
+/// May a store that is empty get a new cell? It would be young, and lease at once while holders of one that was lost
+/// may still mint.
+pub(super) fn check_new(expected: Expected) -> Result<(), StoreError> {
+    let message = match expected {
+        Expected::Nothing => return Ok(()),
+        Expected::Unknown => {
+            "the lease store is empty (hint: the first idgend makes the cell, as soon as its postgres has \
+                              said that it was never served from another one)"
+                .to_owned()
+        }
+        Expected::Cell(cell_id) => format!(
+            "the lease store is empty, and cell {} is expected (hint: it was deleted or made anew; put it back from a \
+             backup, or see \"A lease store that is gone\" in docs/operations.md)",
+            Uuid::from_u128(cell_id.0)
+        ),
+    };
     Err(StoreError::new(StoreErrorKind::Denied, message))
 }
 
@@ -163,12 +181,12 @@ pub(super) fn check_open(
 /// The lease store of one class: a few rows with compare-and-swap. It decides nothing; what to ask for is planned by
 /// the core on a [`Snapshot`], and each write names what it was planned on. Whoever writes has read before.
 pub trait LeaseStore: Send + 'static {
-    /// Who asks has been served from this cell: from now on no look makes a new one. A store that is empty then is
-    /// `Denied`, for somebody may still mint by what it has forgotten.
-    fn expect_cell(&mut self, cell_id: CellId);
+    /// What a store that is empty is judged by from now on: a look makes a new cell only for a server that was served
+    /// from none. Otherwise it is `Denied`, for somebody may still mint by what it has forgotten.
+    fn expect(&mut self, expected: Expected);
 
     /// The cell and all rows of the class at one moment, and the store's revision. Makes the cell when the store is
-    /// new. `Sealed` when the cell says so, when it belongs to another store than this one, or when a row is missing
+    /// new and nothing else is expected. `Sealed` when the cell says so, when it belongs to another store than this one, or when a row is missing
     /// that must be there. Whether the store is *older* than it was is not judged here: see
     /// [`idgen_core::lease::Pins`], which the caller keeps.
     fn read(&mut self) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
@@ -191,8 +209,8 @@ pub trait LeaseStore: Send + 'static {
         marks: &[Mark],
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
 
-    /// Seals the cell for everybody, until its epoch is advanced. A seal that is there already stays; the highest
-    /// epoch that is known rises all the same. An epoch above what is known was begun by an operator since it was
+    /// Seals the cell for everybody, until its epoch is advanced, and writes down what is known beyond it. A seal that is
+    /// there already stays; what is known is added all the same ([`Told::sealed_with`]). An epoch above what is known was begun by an operator since it was
     /// looked at: it is left alone, for nothing is known against it.
     /// False: nothing was done, because the store is all that is remembered of it (a store that may give old answers
     /// looks again).

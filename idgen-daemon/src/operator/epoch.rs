@@ -8,9 +8,10 @@ use crate::postgres::{Session, server_wall};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
-use idgen_core::lease::window::SKEW_MS;
+use idgen_core::lease::window::{FLOOR_LEAD_MS, SKEW_MS};
 use idgen_core::lease::{
-    AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey, plan_advance,
+    AdvancePlan, AdvanceRefused, AdvanceWish, Anchor, Class, Epoch, EpochNonce, StoreIdentity, Survey,
+    plan_advance,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -79,6 +80,10 @@ pub struct Advance {
     pub workers: Option<String>,
     /// From when on shards are leased, in RFC 3339.
     pub shards_from: Option<String>,
+    /// The same of workers, where they are not leased at once.
+    pub workers_from: Option<String>,
+    /// The plan of formats that is brought back, where the store has lost a switch.
+    pub formats: Option<String>,
     /// Why it would be refused now.
     pub refused: Option<String>,
 }
@@ -92,21 +97,8 @@ impl EpochStatus {
 
     fn of(survey: &Survey, anchors: &[Anchor], windows: Windows) -> Self {
         let cell = &survey.cell;
-        let wish = wish_for(survey.here.clone(), windows, String::new(), String::new());
-        let advance = match plan_advance(survey, anchors, wish) {
-            Ok(plan) => Advance {
-                to: Some(plan.to.0),
-                workers: Some(workers_of(plan.to)),
-                shards_from: Some(rfc3339(plan.shard_min_floor)),
-                refused: None,
-            },
-            Err(refused) => Advance {
-                to: None,
-                workers: None,
-                shards_from: None,
-                refused: Some(refused.to_string()),
-            },
-        };
+        let wish = wish_for(survey.here.clone(), windows, String::new(), String::new(), None);
+        let advance = Advance::of(plan_advance(survey, anchors, wish), survey);
         Self {
             cell_id: Uuid::from_u128(cell.cell_id.0),
             epoch: cell.epoch.0,
@@ -129,6 +121,33 @@ impl EpochStatus {
                 })
                 .collect(),
             advance,
+        }
+    }
+}
+
+impl Advance {
+    fn of(planned: std::result::Result<AdvancePlan, AdvanceRefused>, survey: &Survey) -> Self {
+        match planned {
+            Ok(plan) => {
+                let lead = survey.now.saturating_add(FLOOR_LEAD_MS);
+                let later = Some(plan.worker_min_floor).filter(|floor| *floor > lead);
+                Self {
+                    to: Some(plan.to.0),
+                    workers: Some(workers_of(plan.to)),
+                    shards_from: Some(rfc3339(plan.shard_min_floor)),
+                    workers_from: later.map(rfc3339),
+                    formats: Some(plan.formats).filter(|formats| *formats != survey.cell.worker_format),
+                    refused: None,
+                }
+            }
+            Err(refused) => Self {
+                to: None,
+                workers: None,
+                shards_from: None,
+                workers_from: None,
+                formats: None,
+                refused: Some(refused.to_string()),
+            },
         }
     }
 }
@@ -207,12 +226,26 @@ impl fmt::Display for EpochStatus {
             &advance.workers,
             &advance.shards_from,
         ) {
-            (None, Some(to), Some(workers), Some(shards_from)) => write!(
-                f,
-                "advance   to epoch {to}: workers {workers} at once, shards from {shards_from} on\n\
-                 \x20         idgenctl epoch advance --identity {} --reason TEXT",
-                self.identity
-            ),
+            (None, Some(to), Some(workers), Some(shards_from)) => {
+                let when = advance.workers_from.as_ref();
+                let when = when.map_or_else(|| "at once".to_owned(), |from| format!("from {from} on"));
+                writeln!(
+                    f,
+                    "advance   to epoch {to}: workers {workers} {when}, shards from {shards_from} on"
+                )?;
+                if let Some(formats) = &advance.formats {
+                    writeln!(
+                        f,
+                        "          formats: {}, which the store has lost",
+                        printable(formats)
+                    )?;
+                }
+                write!(
+                    f,
+                    "          idgenctl epoch advance --identity {} --reason TEXT",
+                    self.identity
+                )
+            }
             (refused, ..) => write!(f, "advance   refused: {}", refused.as_deref().unwrap_or("-")),
         }
     }
@@ -234,12 +267,19 @@ impl Windows {
     }
 }
 
-fn wish_for(identity: StoreIdentity, windows: Windows, reason: String, by: String) -> AdvanceWish {
+fn wish_for(
+    identity: StoreIdentity,
+    windows: Windows,
+    reason: String,
+    by: String,
+    formats: Option<String>,
+) -> AdvanceWish {
     AdvanceWish {
         identity,
         reason,
         by,
         nonce: EpochNonce(Uuid::new_v4().as_u128()),
+        formats,
         worker_window_ms: windows.worker_ms,
         shard_window_ms: windows.shard_ms,
     }
@@ -253,8 +293,14 @@ pub async fn show(config: &Config) -> Result<EpochStatus> {
     }
 }
 
-/// Advances the epoch of the store that has this identity; returns what it is then.
-pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<EpochStatus> {
+/// Advances the epoch of the store that has this identity; returns what it is then. `formats`: the plan of formats that
+/// holds, where servers follow plans that contradict.
+pub async fn advance(
+    config: &Config,
+    identity: &str,
+    reason: &str,
+    formats: Option<String>,
+) -> Result<EpochStatus> {
     let identity = StoreIdentity::new(identity).ok_or_else(|| {
         Error::usage(format!("\"{identity}\" is no identity of a store"))
             .with_hint("idgenctl epoch show prints it")
@@ -263,8 +309,8 @@ pub async fn advance(config: &Config, identity: &str, reason: &str) -> Result<Ep
         return Err(Error::usage("the reason is empty; it is kept with the epoch"));
     }
     match open(config) {
-        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason).await,
-        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason).await,
+        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason, formats).await,
+        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason, formats).await,
     }
 }
 
@@ -315,11 +361,12 @@ async fn advance_in(
     config: &Config,
     identity: StoreIdentity,
     reason: &str,
+    formats: Option<String>,
 ) -> Result<EpochStatus> {
     let windows = Windows::of(config)?;
     let (anchors, before) = remembered_and_found(&mut store, config).await?;
     check_clock(&mut store, &server_of(config).await?).await?;
-    let wish = wish_for(identity, windows, reason.to_owned(), operator(config));
+    let wish = wish_for(identity, windows, reason.to_owned(), operator(config), formats);
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
     let advanced = store.advance(&plan).await;
@@ -342,6 +389,9 @@ fn refused(refused: AdvanceRefused) -> Error {
     match refused {
         AdvanceRefused::OtherStore { .. } => error
             .with_hint("idgenctl epoch show prints the identity; make sure that this is the store you mean"),
+        AdvanceRefused::Formats(_) => error.with_hint(
+            "see \"Two plans of formats\" in docs/operations.md, and name the one that holds with --formats 'PLAN'",
+        ),
         AdvanceRefused::Open | AdvanceRefused::TooSoon { .. } => error,
     }
 }
@@ -359,7 +409,7 @@ fn operator(config: &Config) -> String {
 mod tests {
     use super::*;
     use idgen_core::lease::ledger::{Cell, Holder};
-    use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token};
+    use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token, Told};
 
     const NOW: UnixMs = UnixMs(1_795_910_400_000);
     const WINDOWS: Windows = Windows {
@@ -405,7 +455,7 @@ mod tests {
             here: identity("etcd/2"),
             sealed_reason: None,
             damage: None,
-            known: (Epoch(0), UnixMs(0)),
+            known: Told::default(),
             revision: Revision(5),
             now: NOW,
             workers: vec![held(3, 0, "b"), held(4, 0, "a"), held(5, 0, "b")],
@@ -473,6 +523,32 @@ mod tests {
         ] {
             assert_eq!(clocks_agree(server, before, after).is_ok(), agrees, "{server:?}");
         }
+    }
+
+    #[test]
+    fn a_switch_that_was_lost_is_said_to_come_back() {
+        let switched = format!("classic; regional/1 from {}", NOW.0 + 60_000);
+        let mut survey = sealed();
+        survey.known.formats = vec![switched.clone()];
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let line = format!("formats: {switched}, which the store has lost\n");
+        assert!(
+            shown.contains("512 to 1023 at once") && shown.contains(&line),
+            "{shown}"
+        );
+        survey.workers[0].ceiling = NOW.saturating_add(61_000);
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        assert!(
+            shown.contains("workers 512 to 1023 from 2026-11-29T00:01:01.001Z on"),
+            "{shown}"
+        );
+        let contradicts = format!("classic; regional/2 from {}", NOW.0 + 60_000);
+        survey.known.formats.push(contradicts);
+        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        assert!(
+            shown.contains("advance   refused: it cannot be seen which plan"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use idgen_core::lease::ledger::{Cell, Holder};
     use idgen_core::lease::{
-        BootId, CellId, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
+        BootId, CellId, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token, Told,
     };
 
     /// 2026-11-29T22:40:06Z.
@@ -323,7 +323,7 @@ mod tests {
             here: store,
             sealed_reason: sealed.map(str::to_owned),
             damage: None,
-            known: (Epoch(0), UnixMs(0)),
+            known: Told::default(),
             revision: Revision(9),
             now: NOW,
             workers: vec![

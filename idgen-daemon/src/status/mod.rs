@@ -1,5 +1,6 @@
 //! `idgenctl status`: what a server says about its lease.
 
+mod certificate;
 mod render;
 
 use crate::error::{Error, Result};
@@ -9,6 +10,7 @@ use serde::Serialize;
 use std::time::Duration;
 use uuid::Uuid;
 
+pub use certificate::CertificateStatus;
 pub use render::table;
 
 /// What `idgen.health` and `idgen.slots` say.
@@ -20,6 +22,8 @@ pub struct Status {
     pub cell: CellStatus,
     /// The pool of workers, as the lease store says. `None`: no store was asked.
     pub pool: Option<PoolStatus>,
+    /// The client certificates of the configuration; none without one.
+    pub certificates: Vec<CertificateStatus>,
     /// Its identities.
     pub slots: Vec<SlotStatus>,
 }
@@ -171,6 +175,7 @@ impl Status {
                 worker_format: health.try_get(9)?,
             },
             pool: None,
+            certificates: Vec::new(),
             slots,
         })
     }

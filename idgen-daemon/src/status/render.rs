@@ -1,6 +1,6 @@
 //! The status as tables.
 
-use super::{ClockStatus, PoolStatus, SlotStatus, Status};
+use super::{CertificateStatus, ClockStatus, PoolStatus, SlotStatus, Status};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 
@@ -53,7 +53,27 @@ fn server(status: &Status) -> Table {
     if let Some(status) = &status.pool {
         line("pool of workers", pool(status));
     }
+    for status in &status.certificates {
+        line("certificate", certificate(status));
+    }
     table
+}
+
+fn certificate(status: &CertificateStatus) -> Cell {
+    let CertificateStatus {
+        file,
+        expires,
+        expires_in_s,
+        warning,
+    } = status;
+    let mut text = file.clone();
+    if let (Some(expires), Some(left_s)) = (expires, expires_in_s) {
+        text = format!("{file} until {expires}, {} days", left_s.div_euclid(86_400));
+    }
+    match warning {
+        None => Cell::new(text).fg(Color::Green),
+        Some(warning) => Cell::new(format!("{text}; {warning}")).fg(Color::Red),
+    }
 }
 
 fn pool(status: &PoolStatus) -> Cell {
@@ -192,6 +212,7 @@ mod tests {
                 worker_format: Some("classic".to_owned()),
             },
             pool: Some(PoolStatus::Unknown("store away".to_owned())),
+            certificates: Vec::new(),
             slots,
         }
     }
@@ -262,6 +283,31 @@ mod tests {
         };
         let line = shown(Some(alone));
         assert!(line.contains("unsynchronised: says the kernel "), "{line}");
+    }
+
+    #[test]
+    fn each_certificate_has_a_line_with_its_end_and_what_is_wrong_with_it() {
+        let mut status = status(vec![]);
+        let good = CertificateStatus {
+            file: "/etc/a.pem".to_owned(),
+            expires: Some("2027-02-01T00:00:00Z".to_owned()),
+            expires_in_s: Some(63 * 86_400 + 5),
+            warning: None,
+        };
+        let gone = CertificateStatus {
+            file: "/etc/b.pem".to_owned(),
+            expires: None,
+            expires_in_s: None,
+            warning: Some("no such file".to_owned()),
+        };
+        status.certificates = vec![good, gone];
+        let text = table(&status);
+        for line in [
+            "/etc/a.pem until 2027-02-01T00:00:00Z, 63 days",
+            "/etc/b.pem; no such file",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub struct Deadline {
 }
 
 impl Deadline {
+    /// That of the certificates in a file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, for people.
+    pub fn read(path: &Path) -> std::result::Result<Self, String> {
+        read_file(path).and_then(|content| Self::of(path, &content))
+    }
+
     /// That of the certificates in `pem`, which is the content of `path`.
     pub(super) fn of(path: &Path, pem: &[u8]) -> std::result::Result<Self, String> {
         let unreadable = |error| format!("{}: read the validity: {error}", path.display());
@@ -81,8 +89,9 @@ impl CertificateExpiry {
     pub fn look(&mut self, now: SystemTime) -> Vec<String> {
         let mut warnings = Vec::new();
         for path in self.files.clone() {
-            let read = read_file(&path).and_then(|content| Deadline::of(&path, &content));
-            let Ok(deadline) = read else { continue };
+            let Ok(deadline) = Deadline::read(&path) else {
+                continue;
+            };
             let label = path.display().to_string();
             let seconds = i64::try_from(deadline.unix_s()).unwrap_or(i64::MAX);
             self.gauge.with_label_values(&[&label]).set(seconds);

@@ -1,5 +1,7 @@
 //! Users, roles and tokens of etcd: whatever changes about them, the daemon takes up by itself, or says what to do.
 
+use std::time::{Duration, Instant};
+
 use crate::kit::{
     Authority, CertDir, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
     eventually_true, sql, users,
@@ -10,6 +12,8 @@ const PASSWORD: &str = "correct horse battery staple";
 const LONG_TTL_MS: u64 = 60_000;
 /// Minting ends 7.2 s after the last renewal.
 const SHORT_TTL_MS: u64 = 9_000;
+/// For a machine that is busy.
+const SLACK: Duration = Duration::from_secs(3);
 
 /// An etcd that knows the user `idgend`, not (yet) asking for it.
 struct Guarded {
@@ -58,6 +62,16 @@ impl Guarded {
     fn open_workers(&self) -> i64 {
         let open = "SELECT count(*) FROM idgen.slots WHERE state = 'open'";
         sql::value(&mut self.server.connect(), open)
+    }
+
+    /// Minting ends with the lease that nobody renews since.
+    fn wait_fenced(&self, fault: Instant) {
+        eventually_true(PATIENCE, "minting ends", || self.open_workers() == 0);
+        let (took, ttl) = (fault.elapsed(), Duration::from_millis(SHORT_TTL_MS));
+        assert!(
+            took < ttl + SLACK,
+            "minting ended after {took:?}, the TTL is {ttl:?}"
+        );
     }
 
     fn holders(&self) -> usize {
@@ -130,12 +144,13 @@ fn authentication_that_is_switched_on_without_a_user_ends_the_minting_at_the_dea
     let mut daemon = guarded.anonymous().start();
     let load = Load::start(&guarded.server, 2);
     load.wait_statements(20);
+    let fault = Instant::now();
     guarded.switch_on();
     daemon.wait_log(&["WARN", "authentication was switched on: set store.username"]);
     assert_eq!(guarded.open_workers(), 2, "minting goes on to the deadline");
     load.wait_statements(50);
     let said = daemon.wait_unready_with("authentication was switched on");
-    eventually_true(PATIENCE, "minting ends", || guarded.open_workers() == 0);
+    guarded.wait_fenced(fault);
     assert!(said.contains(&guarded.etcd.endpoint()), "{said}");
     daemon.kill();
     let daemon = guarded.daemon().start();
@@ -152,10 +167,11 @@ fn a_role_that_loses_its_permission_is_named_and_gets_the_lease_back_with_it() {
     let mut daemon = guarded.daemon().start();
     let load = Load::start(&guarded.server, 2);
     load.wait_statements(20);
+    let fault = Instant::now();
     guarded.as_root(&["role", "revoke-permission", "--prefix", "idgend", users::PREFIX]);
     daemon.wait_log(&["WARN", "permission denied", "etcdctl role grant-permission"]);
     load.wait_statements(50);
-    eventually_true(PATIENCE, "minting ends", || guarded.open_workers() == 0);
+    guarded.wait_fenced(fault);
     daemon.wait_unready_with("permission denied");
     users::permit(&guarded.etcd, &["--user", users::ROOT]);
     daemon.wait_ready();

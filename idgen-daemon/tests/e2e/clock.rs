@@ -678,3 +678,32 @@ fn a_clock_that_an_operator_accepts_is_followed_again() {
     );
     daemon.terminate();
 }
+
+/// The operator corrects the clock and says so, before the daemon has looked at it again.
+#[test]
+fn a_clock_is_accepted_as_it_is_when_the_operator_says_so() {
+    let server = Server::with(fake_clock());
+    let mut options = DaemonOptions::new(&server);
+    let seldom = ("IDGEND_POSTGRES__POLL_MS".to_owned(), "60000".to_owned());
+    options.env.push(seldom);
+    let mut daemon = options.start();
+    let mut client = server.connect();
+    let before: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
+    let addr = daemon.addr().expect("it listens").to_string();
+    // It looks with each renewal too: one has just been, and the next is seconds away.
+    daemon.wait_renewals(1);
+    set_clock(&server, &mut client, HOUR_MS);
+    let accepted = idgenctl(&["clock", "accept", "--http", &addr]);
+    assert_eq!(accepted.code, Some(0), "{}", accepted.stderr);
+    assert!(
+        accepted.stdout.contains("accepted; the clock was set by 36"),
+        "what was read before is not what is accepted: {}",
+        accepted.stdout
+    );
+    daemon.wait_renewals(1);
+    eventually_true(PATIENCE, "ids follow the clock", || {
+        let id: i64 = sql::value(&mut client, "SELECT idgen_snowflake()");
+        time_of(id) >= time_of(before) + HOUR_MS
+    });
+    daemon.terminate();
+}

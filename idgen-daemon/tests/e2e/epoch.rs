@@ -5,12 +5,15 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use idgen_daemon::lease::host_clock;
+
 use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
     Daemon, Etcd, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
+use crate::leases_list::{list, of_another_epoch, seen};
 
 /// Renewed every 6 s; a sealed lease ends within 16 s.
 const TTL_MS: u64 = 20_000;
@@ -157,6 +160,77 @@ fn an_etcd_restored_under_a_new_token_is_sealed_and_one_command_opens_it() {
     restored_under_load(Some("another"), "belongs to store");
 }
 
+/// Two servers follow a switch of formats, and the store forgets it. Nobody switches again and no Postgres is restarted.
+#[test]
+fn a_switch_that_is_lost_with_a_restore_is_there_again_in_the_next_epoch() {
+    let mut etcd = Etcd::start();
+    let servers = Server::several(2);
+    let options = |n: usize| {
+        let options = DaemonOptions::new(&servers[n])
+            .store(Store::etcd(&etcd))
+            .ttl_ms(SHORT_TTL_MS);
+        options.name(&format!("server-{n}"))
+    };
+    let (first_daemon, second_daemon) = (options(0).start(), options(1).start());
+    let loads: Vec<Load> = servers.iter().map(|server| Load::start(server, 2)).collect();
+    loads.iter().for_each(|load| load.wait_statements(20));
+    let snapshot = etcd.save("before the switch");
+
+    let at_ms = switch_to_regional(&first_daemon);
+    eventually_true(PATIENCE, "both servers mint in the new format", || {
+        servers.iter().all(|server| ceiling_ms(server) > at_ms) && host_clock().0.cast_signed() > at_ms
+    });
+    loads.iter().for_each(|load| load.wait_statements(50));
+    etcd.restore(&snapshot, None);
+
+    let reason = wait_sealed(&first_daemon);
+    assert!(reason.contains("was restored"), "{reason}");
+    for server in &servers {
+        eventually_true(PATIENCE, "a sealed lease ends", || {
+            open_workers(server).is_empty()
+        });
+    }
+    let told = shown(&first_daemon).1;
+    let plan = told["advance"]["formats"]
+        .as_str()
+        .expect("it is said to come back")
+        .to_owned();
+    assert_eq!(plan, format!("classic; regional/1 from {at_ms}"), "{told}");
+    advance(&first_daemon);
+    servers.iter().for_each(wait_for_other_half);
+    loads.iter().for_each(|load| load.wait_statements(50));
+    let config = second_daemon.config_path().display().to_string();
+    let formats = idgenctl(&["format", "show", "--config", &config, "--output", "json"]);
+    let formats: Value = serde_json::from_str(&formats.stdout).expect("JSON");
+    assert_eq!(formats["plan"], plan.as_str());
+
+    let reports: Vec<Report> = loads.into_iter().map(Load::finish).collect();
+    for report in &reports {
+        // Time is above the same bits in both formats. Region 1, version 0: from the switch on, over the epochs.
+        let after = report
+            .snowflakes()
+            .filter(|id| (id >> 22) + EPOCH_2020_MS >= at_ms);
+        assert!(after.map(|id| (id >> 19) & 0b111).all(|bits| bits == 0b010));
+        report.assert_rising();
+    }
+    assert_snowflakes_unique(&reports, 2_000);
+    drop((first_daemon, second_daemon));
+}
+
+/// In 2020 both formats begin.
+const EPOCH_2020_MS: i64 = 1_577_836_800_000;
+
+/// Returns the moment of the switch.
+fn switch_to_regional(daemon: &Daemon) -> i64 {
+    let config = daemon.config_path().display().to_string();
+    let to = ["--to", "regional", "--region", "1", "--at", "+7s"];
+    let more = ["--config", &config, "--output", "json"];
+    let switched = idgenctl(&[&["format", "switch"], &to[..], &more].concat());
+    assert_eq!(switched.code, Some(0), "{}", switched.stderr);
+    let formats: Value = serde_json::from_str(&switched.stdout).expect("JSON");
+    formats["switch"]["at_ms"].as_i64().expect("a moment")
+}
+
 /// Nobody who remembers is awake when it happens, but the server's data directory does.
 #[test]
 fn a_restore_while_no_daemon_ran_is_found_by_the_servers_anchor() {
@@ -214,6 +288,14 @@ fn a_promoted_standby_mints_beside_its_old_primary_after_one_command() {
     );
     at_standby.wait_ready();
     wait_for_other_half(&standby);
+    let sides = list(&at_standby, "worker");
+    // The old side has the lower half. Whether its leases have expired here by now depends on the machine.
+    let names: Vec<String> = seen(&sides)
+        .iter()
+        .filter_map(|said| said.rsplit(' ').next().map(str::to_owned))
+        .collect();
+    assert_eq!(names, ["old", "old", "new", "new"], "{sides}");
+    assert_eq!(of_another_epoch(&sides), [true, true, false, false], "{sides}");
     let new_load = Load::resume(&standby, 2);
     new_load.wait_statements(50);
     load.wait_statements(50);

@@ -14,13 +14,13 @@ fn asked(daemon: &Daemon, command: &[&str]) -> String {
     answer.stdout
 }
 
-fn list(daemon: &Daemon, class: &str) -> Value {
+pub fn list(daemon: &Daemon, class: &str) -> Value {
     let command = ["leases", "list", "--output", "json", "--class", class];
     serde_json::from_str(&asked(daemon, &command)).expect("JSON")
 }
 
 /// Class, state and holder of each lease.
-fn seen(list: &Value) -> Vec<String> {
+pub fn seen(list: &Value) -> Vec<String> {
     let leases = list["leases"].as_array().expect("a list");
     let text = |value: &Value| value.as_str().unwrap_or("nobody").to_owned();
     let said = |lease: &Value| {
@@ -28,6 +28,14 @@ fn seen(list: &Value) -> Vec<String> {
         parts.map(text).join(" ")
     };
     leases.iter().map(said).collect()
+}
+
+/// Of each lease that has, or had, a holder.
+pub fn of_another_epoch(list: &Value) -> Vec<bool> {
+    let leases = list["leases"].as_array().expect("a list").iter();
+    leases
+        .filter_map(|lease| lease["holder"]["other_epoch"].as_bool())
+        .collect()
 }
 
 #[test]
@@ -118,11 +126,7 @@ fn both_sides_of_a_new_epoch_are_named_and_a_sealed_store_tells_too() {
     let sides = list(&new, "worker");
     let expected = [["worker held old-primary"; 2], ["worker held promoted"; 2]].concat();
     assert_eq!(seen(&sides), expected, "the halves of the pool, in order");
-    let others = sides["leases"].as_array().expect("a list").iter();
-    let others: Vec<bool> = others
-        .filter_map(|lease| lease["holder"]["other_epoch"].as_bool())
-        .collect();
-    assert_eq!(others, [true, true, false, false]);
+    assert_eq!(of_another_epoch(&sides), [true, true, false, false]);
     assert!(asked(&new, &["leases", "list"]).contains("held, in another epoch"));
 }
 

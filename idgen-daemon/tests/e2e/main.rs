@@ -61,6 +61,8 @@ mod segment;
 #[cfg(test)]
 mod segment_faults;
 #[cfg(test)]
+mod segment_home;
+#[cfg(test)]
 mod segment_manage;
 #[cfg(test)]
 mod server;

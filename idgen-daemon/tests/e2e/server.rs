@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::kit::daemon::DaemonOptions;
+use crate::kit::daemon::{DaemonOptions, idgenctl};
 use crate::kit::{Daemon, Etcd, PATIENCE, Server, ServerOptions, Store, eventually_true, sql};
 
 /// An advisory lock would keep them apart within one database only.
@@ -54,6 +54,43 @@ fn after_a_restart_the_database_still_refuses_another_cell() {
     let id: i64 = sql::value(&mut server.connect(), "SELECT idgen_snowflake()");
     assert!(id > 0);
     right.terminate();
+}
+
+fn keys(etcd: &Etcd) -> usize {
+    etcd.ctl_ok(&["get", "--prefix", "--keys-only", "/pg_idgen"])
+        .lines()
+        .count()
+}
+
+/// Only the server can say that it was never served from another cell.
+#[test]
+fn no_cell_is_made_before_the_server_has_answered() {
+    let mut server = Server::start();
+    let etcd = Etcd::start();
+    server.stop();
+    let options = DaemonOptions::new(&server).store(Store::etcd(&etcd));
+    let mut daemon = options.launch();
+    daemon.wait_unready_with("connect to postgres");
+    let config = daemon.config_path().display().to_string();
+    let shown = idgenctl(&["format", "show", "--config", &config]);
+    assert_eq!(shown.code, Some(3), "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("the lease store is empty"),
+        "{}",
+        shown.stderr
+    );
+    assert_eq!(keys(&etcd), 0, "and nobody who looks makes it");
+    server.run();
+    daemon.wait_ready();
+    assert!(keys(&etcd) > 0);
+
+    // The server mints on by what an earlier daemon left, and the store is wiped.
+    daemon.kill();
+    etcd.ctl_ok(&["del", "--prefix", "/pg_idgen"]);
+    let mut daemon = options.launch();
+    daemon.wait_unready_with("the lease store is empty");
+    assert_eq!(keys(&etcd), 0);
+    assert!(daemon.exited().is_none(), "it may be put back: {}", daemon.log());
 }
 
 #[test]

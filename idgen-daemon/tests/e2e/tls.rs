@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use crate::kit::daemon::answer;
+use serde_json::Value;
+
+use crate::kit::daemon::{answer, idgenctl};
 use crate::kit::pki::Leaf;
 use crate::kit::{
     Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions,
@@ -87,7 +89,28 @@ fn with_the_right_certificates_an_etcd_with_tls_serves() {
         .expect("a number");
     assert!(seconds > 1.8e9, "{line}");
     assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
-    daemon.terminate();
+
+    let certificate = || {
+        let config = daemon.config_path().display().to_string();
+        let answer = idgenctl(&["status", "--config", &config, "--output", "json"]);
+        let status: Value = serde_json::from_str(&answer.stdout).expect("JSON");
+        status["certificates"][0].clone()
+    };
+    let shown = certificate();
+    assert_eq!(shown["file"], client.display().to_string());
+    assert!(shown["expires_in_s"].as_i64() > Some(0), "{shown}");
+    assert_eq!(shown["warning"], Value::Null, "{shown}");
+    secured
+        .certs
+        .put("client", &secured.authority.expired_client("idgend"));
+    let shown = certificate();
+    assert_eq!(shown["expires"], "2020-12-31T00:00:00Z", "{shown}");
+    assert!(
+        shown["warning"]
+            .as_str()
+            .is_some_and(|warning| warning.contains("expired"))
+    );
+    daemon.kill();
 }
 
 /// What a wrong file of the daemon looks like, and what is said about it.

@@ -24,7 +24,7 @@ const PERIOD_PERCENT_MAX: u32 = 37;
 /// What scheduling on a busy machine adds to a moment that a session or the test itself sees.
 const SCHEDULING: Duration = Duration::from_millis(700);
 /// SQLSTATEs of a lease that has ended: none, window used up, deadline passed, shard not leased.
-const LEASE_ENDED: [&str; 4] = ["IG001", "IG002", "IG004", "IG014"];
+pub const LEASE_ENDED: [&str; 4] = ["IG001", "IG002", "IG004", "IG014"];
 
 /// Faults of leases are under test: a refill worker that gets no processor on a busy machine is none of them.
 const PATIENT_SEGMENTS: &str = "idgen.segment_wait_ms = 30000";
@@ -153,6 +153,10 @@ impl Side {
     pub fn deadline_ms(&self) -> i64 {
         let deadline = "SELECT coalesce(max(deadline_ms), 0) FROM idgen.slot_states() WHERE state = 'open'";
         sql::value(&mut self.client(), deadline)
+    }
+
+    pub fn boottime_ms(&self) -> i64 {
+        sql::value(&mut self.client(), "SELECT boottime_ms FROM idgen.server_clock()")
     }
 
     pub fn boot_id(&self) -> String {
@@ -354,6 +358,13 @@ impl Scene {
     }
 }
 
+/// How far the furthest deadline of a server lies ahead of its boot clock; 0: nothing is open.
+pub fn deadline_ahead_ms(client: &mut Client) -> i64 {
+    let ahead = "SELECT coalesce(max(deadline_ms) - (SELECT boottime_ms FROM idgen.server_clock()), 0)
+                   FROM idgen.slot_states() WHERE state = 'open'";
+    sql::value(client, ahead)
+}
+
 /// Light enough for a dozen servers on two processors.
 pub fn load_options() -> LoadOptions {
     LoadOptions {
@@ -391,6 +402,10 @@ impl Outcome {
         snowflakes.assert_unique("snowflakes of both servers", 1_000);
         uuids.assert_unique("uuids of both servers", 1_000);
         count
+    }
+
+    pub fn refusals_of(&self, side: usize) -> usize {
+        self.refusals(side).count()
     }
 
     fn refusals(&self, side: usize) -> impl Iterator<Item = &Refusal> {
@@ -437,6 +452,25 @@ impl Outcome {
         );
         self.assert_refused_for_the_lease(side);
         stopped
+    }
+
+    /// The first server stopped at its deadline, and the other one noticed nothing.
+    pub fn assert_only_first_fenced(&self, fault: Instant, healed: Instant) -> Duration {
+        let stopped = self.assert_fenced(0, fault, healed);
+        self.assert_unnoticed_by(1);
+        stopped
+    }
+
+    /// The first server refused for its lease, and the other one noticed nothing.
+    pub fn assert_only_first_refused(&self) {
+        self.assert_refused_for_the_lease(0);
+        self.assert_unnoticed_by(1);
+    }
+
+    /// The first server refused at most with these, and the other one noticed nothing.
+    pub fn assert_only_first_noticed(&self, codes: &[&str]) {
+        self.assert_refused_at_most_for(0, codes);
+        self.assert_unnoticed_by(1);
     }
 
     /// Something was refused, and nothing but for a lease that has ended.

@@ -9,7 +9,7 @@ use idgen_core::history::Moment;
 use idgen_core::lease::ledger::PlannedGrant;
 use idgen_core::lease::{BootId, Class, GrantPlan, Identity, InstanceId, Leased, Window};
 use idgen_daemon::lease::{
-    EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
+    EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, PostgresStore, PostgresStoreConfig,
 };
 use uuid::Uuid;
 
@@ -39,21 +39,25 @@ pub struct Arena {
     pub daemons: Vec<Option<Daemon>>,
     /// Of a store in etcd.
     pub cluster: Option<EtcdCluster>,
+    /// A standby that was promoted: the store is its database. None: it is in the first of the servers, or in etcd.
+    pub promoted: Option<Server>,
+    /// So many were promoted.
+    pub promotions: u32,
     /// To each member, for each daemon.
     pub proxies: Vec<Vec<Proxy>>,
     pub minters: Vec<Minters>,
     pub trail: Option<Trail>,
     pub events: Lines,
     told: Lines,
-    dir: PathBuf,
+    pub dir: PathBuf,
     lives: usize,
 }
 
 impl Arena {
     /// Everything runs, and every server mints.
-    pub fn start(kind: StoreKind, seed: u64, dir: &Path) -> Arena {
+    pub fn start(kind: StoreKind, etcd: Release, seed: u64, dir: &Path) -> Arena {
         let servers = start_servers(kind);
-        let cluster = (kind == StoreKind::Etcd).then(|| EtcdCluster::start(Release::V3_4));
+        let cluster = (kind == StoreKind::Etcd).then(|| EtcdCluster::start(etcd));
         let proxies: Vec<Vec<Proxy>> = match &cluster {
             Some(cluster) => (0..SERVERS)
                 .map(|_| {
@@ -69,7 +73,7 @@ impl Arena {
         fill_pool(&servers[0], cluster.as_ref());
         let trail = match &cluster {
             Some(cluster) => trail_etcd::start(cluster.endpoints(), dir),
-            None => trail_postgres::start(&servers[0], dir),
+            None => trail_postgres::start(&servers[0], dir, 0),
         };
         let options: Vec<DaemonOptions> = (0..SERVERS)
             .map(|n| daemon_options(n, &servers, &proxies))
@@ -78,6 +82,8 @@ impl Arena {
             options,
             daemons: (0..SERVERS).map(|_| None).collect(),
             cluster,
+            promoted: None,
+            promotions: 0,
             proxies,
             minters: Vec::new(),
             trail: Some(trail),
@@ -113,6 +119,11 @@ impl Arena {
 
     pub fn daemon(&self, n: usize) -> &Daemon {
         self.daemons[n].as_ref().expect("the daemon runs")
+    }
+
+    /// Of a store in Postgres.
+    pub fn store_server(&self) -> &Server {
+        self.promoted.as_ref().unwrap_or(&self.servers[0])
     }
 
     pub fn trail(&self) -> &Trail {
@@ -253,6 +264,7 @@ async fn fill<S: LeaseStore>(open: impl Fn() -> S) {
     let taken: Vec<u16> = (FREE_WORKERS..Class::Worker.size() / 2).collect();
     for identities in taken.chunks(FILL_AT_ONCE) {
         let mut store = open();
+        store.expect(Expected::Nothing);
         let cell = store.read().await.expect("read the store").cell;
         let grants = identities.iter().map(|identity| PlannedGrant {
             leased: Leased {

@@ -78,9 +78,9 @@ impl Arena {
                 self.servers[CLOCK_SERVER].clock().set_offset_ms(0);
                 moment::now()
             }
-            Fault::StoreSessionsPaused => pause(store_sessions(&self.servers[0]), hold),
+            Fault::StoreSessionsPaused => pause(store_sessions(self.store_server()), hold),
             Fault::StoreSessionsEnded => {
-                for pid in store_sessions(&self.servers[0]) {
+                for pid in store_sessions(self.store_server()) {
                     signal_pid(pid, Signal::TERM);
                 }
                 moment::now()
@@ -93,6 +93,7 @@ impl Arena {
                 Mode::Delay(Flow::Requests, Duration::from_millis(ms)),
                 hold,
             ),
+            Fault::StandbyPromoted { behind, killed } => self.promote_standby(behind, killed, hold),
             Fault::StoreRestored { new_token } => self.restore_store(new_token, hold),
             of_etcd => self.hit_cluster(of_etcd, hold),
         }
@@ -157,13 +158,14 @@ impl Arena {
         self.set_net(|_, _| true, Mode::Pass);
         thread::sleep(hold);
         let ended = moment::now();
-        self.advance_epoch();
+        self.advance_epoch(0);
         ended
     }
 
-    /// As an operator does. Refused for a while when the epoch was advanced just before.
-    fn advance_epoch(&self) {
-        let config = self.daemon(0).config_path().display().to_string();
+    /// As an operator does, by the configuration of this daemon. Refused for a while when the epoch was advanced just
+    /// before.
+    pub fn advance_epoch(&self, n: usize) {
+        let config = self.daemon(n).config_path().display().to_string();
         let epoch = |command: &str, more: &[&str]| {
             let mut args = vec!["epoch", command, "--config", &config, "--output", "json"];
             args.extend(more);
@@ -174,7 +176,7 @@ impl Arena {
             let identity = shown["identity"].as_str().unwrap_or_default();
             let advanced = epoch(
                 "advance",
-                &["--identity", identity, "--reason", "the soak has restored it"],
+                &["--identity", identity, "--reason", "the soak has done it"],
             );
             advanced.code == Some(0)
         });

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use idgen_core::clock::{BootMs, UnixMs};
 use idgen_core::history::{
-    Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, RowState, Times,
+    Branch, Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, RowState, Times,
 };
 use idgen_core::lease::{BootId, Class, Epoch, Identity, InstanceId, Revision, Token};
 use serde::{Deserialize, Serialize};
@@ -75,9 +75,12 @@ pub enum Record {
     },
 }
 
-/// When a commit was made, and its number.
+/// Where and when a commit was made, and its number.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seen {
+    /// How many standbys of the store had been promoted before.
+    #[serde(default)]
+    pub branch: u32,
     pub revision: u64,
     pub after: u64,
     pub seen: u64,
@@ -171,6 +174,7 @@ impl Row {
 impl Seen {
     fn commit(self, change: Change) -> Commit {
         Commit {
+            branch: Branch(self.branch),
             revision: Revision(self.revision),
             after: Moment(self.after),
             seen: Moment(self.seen),

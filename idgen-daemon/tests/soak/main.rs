@@ -4,6 +4,7 @@
 //! ```text
 //!  plan     which faults, of which server or member, for how long: from the seed alone
 //!  arena    the servers, daemons, the store, and what can be done to them   faults  doing it
+//!  failover a standby of the store that is promoted beside its old primary
 //!  mint     sessions that mint and write down what they were given          moment  the one clock
 //!  trail    what the store commits: trail_etcd (a watch), trail_postgres (logical decoding)
 //!  logs     what daemons told their servers                                 files   all of it on disk, and back
@@ -23,6 +24,8 @@ mod kit;
 
 #[cfg(test)]
 mod arena;
+#[cfg(test)]
+mod failover;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

@@ -153,6 +153,7 @@ impl Stage {
         });
         self.trail.write(&Record::Commit {
             seen: Seen {
+                branch: 0,
                 revision: self.revision,
                 after: now,
                 seen: now + TTL_MS * 1_000,

@@ -69,6 +69,12 @@ pub enum Fault {
     /// The processes of the store that serve daemons stand still.
     StoreSessionsPaused,
     StoreSessionsEnded,
+    /// A standby of the store, which lacks its newest grants, is promoted while its old primary lives. One daemon stays
+    /// with that; the others are killed (else ended), come to the new one, and an operator advances its epoch.
+    StandbyPromoted {
+        behind: usize,
+        killed: bool,
+    },
     /// Restored from a snapshot that others have minted beyond, under a new cluster token or the old one, then
     /// advanced to the next epoch.
     StoreRestored {
@@ -154,7 +160,7 @@ impl Plan {
 
 const COMMON: usize = 10;
 const ETCD: usize = 12;
-const POSTGRES: usize = 2;
+const POSTGRES: usize = 3;
 
 impl Iterator for Plan {
     type Item = Planned;
@@ -164,7 +170,7 @@ impl Iterator for Plan {
         let draws = &mut self.draws;
         let (server, member) = (draws.index(SERVERS), draws.index(MEMBERS));
         let set_ms = draws.one_of(&[-20_000, -3_000, -300, 300, 5_000, 3_600_000]);
-        let new_token = draws.below(2) == 0;
+        let heads = draws.below(2) == 0;
         let slow_ms = draws.one_of(&[100, 400, 900]);
         // From a blink to beyond the deadline and the expiry of a lease.
         let hold = draws.one_of(&[300, 1_000, 2_500, 4_000, 6_500, 9_000]);
@@ -181,7 +187,11 @@ impl Iterator for Plan {
             (8, _) => Fault::ServerRestarted(server),
             (9, _) => Fault::ClockSet(set_ms),
             (10, StoreKind::Postgres) => Fault::StoreSessionsPaused,
-            (_, StoreKind::Postgres) => Fault::StoreSessionsEnded,
+            (11, StoreKind::Postgres) => Fault::StoreSessionsEnded,
+            (_, StoreKind::Postgres) => Fault::StandbyPromoted {
+                behind: server,
+                killed: heads,
+            },
             (10, _) => Fault::MemberKilled(member),
             (11, _) => Fault::MemberPaused(member),
             (12, _) => Fault::LeaderKilled,
@@ -193,7 +203,7 @@ impl Iterator for Plan {
             (18, _) => Fault::AnswersLost(server),
             (19, _) => Fault::MemberCutOff(member),
             (20, _) => Fault::StoreSlow(slow_ms),
-            (_, StoreKind::Etcd) => Fault::StoreRestored { new_token },
+            (_, StoreKind::Etcd) => Fault::StoreRestored { new_token: heads },
         };
         Some(Planned {
             fault,

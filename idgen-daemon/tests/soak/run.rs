@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use idgen_core::history::{Verdict, alive, check};
 
 use crate::arena::Arena;
+use crate::kit::Release;
 use crate::plan::{Plan, Planned, StoreKind};
 use crate::{files, moment, table};
 
-/// What `make test` runs.
-const SEED: u64 = 20_261_129;
+/// What `make test` runs: etcd is restored first, and a standby promoted as the fourth fault.
+const SEED: u64 = 20_261_119;
 const SECONDS: f64 = 45.0;
 /// A server that is silent for this long after a fault will not come back.
 const GIVE_UP: Duration = Duration::from_secs(45);
@@ -32,20 +33,25 @@ pub fn soak(store: StoreKind) {
     }
     let seed: u64 = setting("SOAK_SEED").unwrap_or(SEED);
     let seconds = setting("SOAK_MINUTES").map_or(SECONDS, |minutes: f64| minutes * 60.0);
-    let dir = directory(store, seed);
+    let etcd = release();
+    let (called, chosen) = match store {
+        StoreKind::Etcd => (format!("etcd-{etcd}"), format!("STORE=etcd ETCD={etcd}")),
+        StoreKind::Postgres => ("postgres".to_owned(), "STORE=postgres".to_owned()),
+    };
+    let dir = directory(&called, seed);
     println!(
-        "leases in {store}, seed {seed}, {seconds} s; record: {}",
+        "leases in {called}, seed {seed}, {seconds} s; record: {}",
         dir.path.display()
     );
     let length = Duration::from_secs_f64(seconds);
-    run(store, seed, length, &dir.path);
+    run(store, etcd, seed, length, &dir.path);
     let verdicts = judge(&dir.path);
     let broken = verdicts.iter().any(|verdict| !verdict.is_kept());
     if broken {
         let minutes = seconds / 60.0;
-        println!("run it again: make soak SUITE=leases STORE={store} SEED={seed} MINUTES={minutes}");
+        println!("run it again: make soak SUITE=leases {chosen} SEED={seed} MINUTES={minutes}");
         println!(
-            "judge it again: make soak SUITE=leases STORE={store} CHECK={}",
+            "judge it again: make soak SUITE=leases {chosen} CHECK={}",
             dir.path.display()
         );
     }
@@ -54,18 +60,25 @@ pub fn soak(store: StoreKind) {
     dir.remove();
 }
 
+/// Of the etcds, where the store is in etcd.
+fn release() -> Release {
+    let chosen: String = setting("SOAK_ETCD").unwrap_or_else(|| Release::default().name().to_owned());
+    let found = Release::ALL.into_iter().find(|release| release.name() == chosen);
+    found.unwrap_or_else(|| panic!("SOAK_ETCD = {chosen} is no release of etcd that is tested"))
+}
+
 /// Where the record of a run goes. It stays unless the run was good.
 struct Directory {
     path: PathBuf,
 }
 
-fn directory(store: StoreKind, seed: u64) -> Directory {
+fn directory(called: &str, seed: u64) -> Directory {
     let kept = std::env::var("SOAK_DIR").ok().filter(|dir| !dir.is_empty());
     let root = kept.map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../build/soak"),
         PathBuf::from,
     );
-    let path = root.join(format!("{store}-{seed}"));
+    let path = root.join(format!("{called}-{seed}"));
     let _old = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).expect("make the directory of the record");
     Directory {
@@ -81,8 +94,8 @@ impl Directory {
     }
 }
 
-fn run(store: StoreKind, seed: u64, length: Duration, dir: &Path) {
-    let mut arena = Arena::start(store, seed, dir);
+fn run(store: StoreKind, etcd: Release, seed: u64, length: Duration, dir: &Path) {
+    let mut arena = Arena::start(store, etcd, seed, dir);
     let begun = Instant::now();
     let plan: Vec<Planned> = Plan::new(store, seed).take(1_000).collect();
     save(&plan, dir);

@@ -218,6 +218,7 @@ impl Recorder {
             .rev()
             .find(|(_, revision)| *revision < self.revision);
         Seen {
+            branch: 0,
             revision: u64::try_from(self.revision).expect("not negative"),
             after: before.map_or(0, |(begun, _)| *begun),
             seen: now,

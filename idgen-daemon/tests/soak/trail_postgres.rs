@@ -27,8 +27,9 @@ const ROWS: &str = "SELECT kind, identity, generation, ceiling_ms, exact, holder
      boot_id::text, floor(extract(epoch FROM expires_at) * 1000)::int8, revision FROM idgen.lease \
      WHERE holder_name IS DISTINCT FROM 'filler' AND generation > 0 ORDER BY kind, identity";
 
-/// The server needs `wal_level = logical`. Begins before the first daemon does.
-pub fn start(server: &Server, dir: &Path) -> Trail {
+/// The server needs `wal_level = logical`. Begins before the first daemon does. `branch`: how many standbys were promoted
+/// before; this one was the last of them.
+pub fn start(server: &Server, dir: &Path, branch: u32) -> Trail {
     let connect = server.connector();
     let mut client = server.connect();
     client
@@ -40,19 +41,21 @@ pub fn start(server: &Server, dir: &Path) -> Trail {
     Trail::start(dir, move |shared| {
         let mut recorder = Recorder {
             shared,
+            branch,
             last: PgLsn::from(0),
             looked: moment::now().0,
             compared: moment::now(),
             transaction: Vec::new(),
             epoch: None,
         };
-        recorder.found(&mut client).expect("read the tables");
+        recorder.begin(&mut client).expect("read the tables");
         recorder.run(connect);
     })
 }
 
 struct Recorder {
     shared: Arc<Shared>,
+    branch: u32,
     /// The last change that was written down.
     last: PgLsn,
     /// When the look before this one began.
@@ -123,6 +126,7 @@ impl Recorder {
             .split_once("(at ")
             .map(|(_, at)| unix_ms(at.trim_end_matches(')')));
         let at = |changed: &Changed| Seen {
+            branch: self.branch,
             revision: changed.number("revision"),
             after: self.looked,
             seen,
@@ -149,7 +153,15 @@ impl Recorder {
         }
     }
 
-    fn found(&mut self, client: &mut Client) -> Result<(), Error> {
+    /// What is there. Nobody commits yet.
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
+        let cell = client.query_one("SELECT epoch, revision FROM idgen.cell", &[])?;
+        let unsigned = |n: usize| u64::try_from(cell.get::<_, i64>(n)).expect("not negative");
+        self.epoch = Some(unsigned(0));
+        if self.branch > 0 {
+            let seen = self.read_now(unsigned(1));
+            self.shared.write(&Record::Restored { seen });
+        }
         let rows = client.query(ROWS, &[])?;
         self.read(&rows, RowChange::Found);
         Ok(())
@@ -166,8 +178,19 @@ impl Recorder {
         locked.rollback()
     }
 
-    fn read(&self, rows: &[postgres::Row], change: RowChange) {
+    /// Of what is read, not committed.
+    fn read_now(&self, revision: u64) -> Seen {
         let now = moment::now().0;
+        Seen {
+            branch: self.branch,
+            revision,
+            after: now,
+            seen: now,
+            store_ms: None,
+        }
+    }
+
+    fn read(&self, rows: &[postgres::Row], change: RowChange) {
         for row in rows {
             let unsigned = |n: usize| u64::try_from(row.get::<_, i64>(n)).expect("not negative");
             let text = |n: usize| row.get::<_, Option<String>>(n);
@@ -178,12 +201,7 @@ impl Recorder {
                 expires_ms: Some(unsigned(8)),
             });
             self.shared.write(&Record::Commit {
-                seen: Seen {
-                    revision: unsigned(9),
-                    after: now,
-                    seen: now,
-                    store_ms: None,
-                },
+                seen: self.read_now(unsigned(9)),
                 change,
                 class: ClassName::of(row.get(0)),
                 identity: u16::try_from(row.get::<_, i32>(1)).expect("an identity"),

@@ -1,18 +1,19 @@
 //! A real etcd with one member.
 
 use crate::kit::process::Signal;
-use crate::kit::{Etcd, Flow, Mode, PATIENCE, Proxy, eventually};
+use crate::kit::{Etcd, EtcdOptions, Flow, Mode, PATIENCE, Proxy, eventually};
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
 use idgen_core::clock::ClockReading;
 use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
-use idgen_core::lease::{Class, InstanceId};
+use idgen_core::lease::{Class, InstanceId, Mark};
 use idgen_daemon::lease::{
-    CellStore, EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, StoreErrorKind,
+    Beacon, CellStore, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, Shown,
+    StoreErrorKind, host_clock, identities_at_once,
 };
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 const PREFIX: &str = "/conformance";
@@ -26,7 +27,10 @@ struct Member {
 
 impl Member {
     fn new() -> Self {
-        let etcd = Etcd::start();
+        Self::of(Etcd::start())
+    }
+
+    fn of(etcd: Etcd) -> Self {
         Self {
             proxy: Proxy::to(etcd.addr()),
             etcd,
@@ -196,6 +200,7 @@ fn a_dead_member_is_left_for_a_living_one() {
         ttl_ms: TTL_MS,
         holder: rules::holder(1),
     });
+    store.expect(Expected::Nothing);
     let first = member.runtime.block_on(store.read()).expect_err("dead");
     assert_eq!(first.kind, StoreErrorKind::Unreachable, "{first}");
     assert!(
@@ -253,21 +258,42 @@ fn a_cell_that_was_deleted_is_denied_to_both_classes() {
     }
 }
 
-#[test]
-fn a_full_set_of_identities_fits_into_one_transaction() {
-    let member = Member::new();
-    let mut one = Daemon::new(&member, &member.runtime, 1, 60_000);
-    let plan = one.plan(63, 7);
-    member
-        .runtime
-        .block_on(one.store.grant(&plan))
-        .expect("63 identities: 127 comparisons");
-    let plan = one.plan(64, 7);
+/// All that the transactions of a lease can carry: as many new shards as there can be, and a beacon beside them.
+fn largest_lease(member: &Member, ops: usize) {
+    let count = identities_at_once(ops);
+    let mut one = Daemon::of(Class::Shard, member, &member.runtime, 1, 60_000);
+    let shown = Shown::default();
+    let beacon = Beacon {
+        boot_id: rules::BOOT,
+        wall: host_clock(),
+    };
+    shown.set(beacon, Instant::now());
+    one.store = one.store.showing(shown);
+    let shards = |count: usize| (0..u16::try_from(count).expect("shards")).collect::<Vec<u16>>();
+    let plan = one.shards(&shards(count)).expect("plan");
+    let mut lease = one.grant(plan).expect("granted");
+    lease.committed = one.renew(&lease.renewal(500)).expect("renewed");
+    let marks: Vec<Mark> = (0..count).map(|index| lease.mark(index, 500)).collect();
+    assert_eq!(one.release(rules::BOOT, &marks).len(), count);
+
+    let plan = one.shards(&shards(count + 1)).expect("plan");
     let error = member
         .runtime
         .block_on(one.store.grant(&plan))
-        .expect_err("too many");
+        .expect_err("one too many");
     assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
+    assert!(error.message.contains("(hint: --max-txn-ops"), "{error}");
+}
+
+#[test]
+fn a_full_set_of_identities_fits_into_one_transaction() {
+    largest_lease(&Member::new(), 128);
+}
+
+#[test]
+fn an_etcd_with_the_largest_transactions_takes_as_many_as_the_configuration_allows() {
+    let options = EtcdOptions::default().args(&["--max-txn-ops=4096"]);
+    largest_lease(&Member::of(Etcd::with(options)), 4_096);
 }
 
 /// The most that a look may have to carry: every shard once leased, and as many held as there can be.

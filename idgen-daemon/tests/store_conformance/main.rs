@@ -75,6 +75,16 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn workers_of_a_new_epoch_begin_above_its_floor() {
+            rules::workers_of_a_new_epoch_begin_above_its_floor(&$place);
+        }
+
+        #[test]
+        fn a_switch_that_sealers_know_of_is_in_the_next_epoch() {
+            rules::a_switch_that_sealers_know_of_is_in_the_next_epoch(&$place);
+        }
+
+        #[test]
         fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open() {
             rules::a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open(&$place);
         }

@@ -6,13 +6,14 @@ use idgen_core::lease::Revision;
 use idgen_core::lease::anchor::Witness;
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
+use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
-    AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec, Token, Wanted,
-    plan_advance, plan_switch,
+    AdvancePlan, AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity,
+    InstanceId, Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec,
+    Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
 };
 use std::collections::BTreeSet;
 use tokio::runtime::Runtime;
@@ -50,6 +51,13 @@ pub fn holder(instance: u128) -> HolderName {
         instance: InstanceId(instance),
         name: format!("daemon-{instance}"),
     }
+}
+
+/// As a daemon opens it whose server was never served from any cell.
+fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
+    let mut store = place.open(class, holder, ttl_ms);
+    store.expect(Expected::Nothing);
+    store
 }
 
 fn runtime() -> Runtime {
@@ -127,7 +135,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
         let holder = holder(instance);
         let instance = holder.instance;
         Self {
-            store: place.open(class, holder, ttl_ms),
+            store: newcomer(place, class, holder, ttl_ms),
             runtime,
             instance,
         }
@@ -138,11 +146,15 @@ impl<'r, S: CellStore> Daemon<'r, S> {
     }
 
     fn try_plan(&mut self, wanted: &Wanted, random: u64) -> Result<GrantPlan, PlanError> {
+        self.plan_at(host_clock(), wanted, random)
+    }
+
+    fn plan_at(&mut self, wall: UnixMs, wanted: &Wanted, random: u64) -> Result<GrantPlan, PlanError> {
         let snapshot = self.runtime.block_on(self.store.read()).expect("read");
         let asked = PlanFor {
             instance: self.instance,
             boot_id: BOOT,
-            wall: host_clock(),
+            wall,
             wanted,
             random,
         };
@@ -223,7 +235,7 @@ pub fn everybody_sees_one_cell(place: &impl Place) {
     let reads = runtime.block_on(async {
         let mut reads = JoinSet::new();
         for n in 0..4 {
-            let mut store = place.open(Class::Worker, holder(n), TTL_MS);
+            let mut store = newcomer(place, Class::Worker, holder(n), TTL_MS);
             reads.spawn(async move { store.read().await.expect("read").cell });
         }
         reads.join_all().await
@@ -304,7 +316,7 @@ pub fn racing_daemons_never_share_an_identity(place: &impl Place) {
     let held = runtime.block_on(async {
         let mut races = JoinSet::new();
         for n in 0..DAEMONS {
-            let mut store = place.open(Class::Worker, holder(n), 60_000);
+            let mut store = newcomer(place, Class::Worker, holder(n), 60_000);
             races.spawn(async move {
                 loop {
                     // The same choice for all: the worst case.
@@ -516,6 +528,14 @@ pub fn an_older_epoch_grants_and_renews_nothing(place: &impl Place) {
     );
 }
 
+fn told(epoch: Epoch, since: UnixMs) -> Told {
+    Told {
+        epoch,
+        since,
+        formats: Vec::new(),
+    }
+}
+
 pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) {
     let runtime = runtime();
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
@@ -525,8 +545,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     let seal = Seal {
         cell_id: cell.cell_id,
         reason: "its revision fell".to_owned(),
-        known: Epoch(4),
-        known_since: UnixMs(1),
+        known: told(Epoch(4), UnixMs(1)),
         remembered: Vec::new(),
     };
     let stranger = Seal {
@@ -551,6 +570,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         reason: "restored".to_owned(),
         by: "somebody".to_owned(),
         nonce: EpochNonce(77),
+        formats: None,
         worker_window_ms: WINDOW_MS,
         shard_window_ms: WINDOW_MS,
     };
@@ -580,6 +600,106 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     );
 }
 
+/// What their half was granted two epochs ago may be lost, so no row has it.
+pub fn workers_of_a_new_epoch_begin_above_its_floor<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    one.acquire(1);
+    place.seal("restored");
+    let mut operator = Daemon::new(place, &runtime, 9, 60_000);
+    let survey = |operator: &mut Daemon<P::Store>| {
+        let survey = runtime.block_on(operator.store.survey()).expect("survey");
+        survey.expect("the store is in use")
+    };
+    let sealed = survey(&mut operator);
+    let wish = AdvanceWish {
+        identity: sealed.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        formats: None,
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    let floor = host_clock().saturating_add(FLOOR_LEAD_MS);
+    let plan = AdvancePlan {
+        worker_min_floor: floor,
+        ..plan
+    };
+    assert_ne!(plan.shard_min_floor, floor, "they are told apart");
+    runtime.block_on(operator.store.advance(&plan)).expect("advanced");
+    // By a clock as far behind as it may be, however long all this has taken.
+    let wall = floor.saturating_sub(FLOOR_LEAD_MS);
+    let granted = one.plan_at(wall, &Wanted::Any(3), 7).expect("plan");
+    for leased in one.grant(granted).expect("granted").leased() {
+        assert_eq!(leased.window.floor, floor);
+    }
+    let opened = survey(&mut operator);
+    assert_eq!(
+        (opened.cell.min_floor, opened.shard_min_floor),
+        (floor, plan.shard_min_floor)
+    );
+    let mut shards = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let seen = runtime.block_on(shards.store.read()).expect("read");
+    assert_eq!(seen.cell.min_floor, plan.shard_min_floor);
+}
+
+/// The plan that the store has lost is told by one, and more by another.
+pub fn a_switch_that_sealers_know_of_is_in_the_next_epoch<P: Place>(place: &P) {
+    let runtime = runtime();
+    let mut one = Daemon::new(place, &runtime, 1, 60_000);
+    let cell = runtime.block_on(one.store.read()).expect("read").cell;
+    let switched = format!("classic; regional/1 from {}", host_clock().0);
+    let mut seal = Seal {
+        cell_id: cell.cell_id,
+        reason: "its revision fell".to_owned(),
+        known: told(cell.epoch, cell.epoch_since),
+        remembered: Vec::new(),
+    };
+    runtime.block_on(one.store.seal(&seal)).expect("sealed");
+    let survey = |daemon: &mut Daemon<P::Store>| {
+        let survey = runtime.block_on(daemon.store.survey()).expect("survey");
+        survey.expect("the store is in use")
+    };
+    let before = survey(&mut one);
+    let wish = AdvanceWish {
+        identity: before.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        formats: None,
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    };
+    let unknowing = plan_advance(&before, &[], wish.clone()).expect("plan");
+    assert_eq!(unknowing.formats, "classic");
+
+    seal.known.formats = vec![switched.clone()];
+    runtime.block_on(one.store.seal(&seal)).expect("told");
+    let late = runtime
+        .block_on(one.store.advance(&unknowing))
+        .expect_err("more was told since");
+    assert_eq!(late.kind, StoreErrorKind::Conflict, "{late}");
+    let told_by_one = survey(&mut one);
+    assert_eq!(told_by_one.known.formats, [switched.as_str()]);
+    seal.known.formats.clear();
+    runtime.block_on(one.store.seal(&seal)).expect("nothing new");
+    let sealed = survey(&mut one);
+    assert_eq!(
+        (sealed.known.clone(), sealed.revision),
+        (told_by_one.known, told_by_one.revision)
+    );
+
+    let plan = plan_advance(&sealed, &[], wish).expect("plan");
+    runtime.block_on(one.store.advance(&plan)).expect("advanced");
+    let opened = survey(&mut one);
+    assert_eq!(opened.cell.worker_format, switched);
+    assert_eq!(opened.known.formats, Vec::<String>::new(), "the cell has it now");
+    assert_eq!(opened.cell.min_floor, plan.worker_min_floor);
+    assert_eq!(one.formats(), switched);
+}
+
 /// A daemon that waits reads "sealed", the operator advances, and only then it tells what it knows.
 pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(place: &P) {
     let runtime = runtime();
@@ -588,8 +708,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
     let seal = Seal {
         cell_id: cell.cell_id,
         reason: "of the epoch before".to_owned(),
-        known: cell.epoch,
-        known_since: cell.epoch_since,
+        known: told(cell.epoch, cell.epoch_since),
         remembered: Vec::new(),
     };
     place.seal("restored");
@@ -602,6 +721,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
         reason: "restored".to_owned(),
         by: "somebody".to_owned(),
         nonce: EpochNonce(77),
+        formats: None,
         worker_window_ms: WINDOW_MS,
         shard_window_ms: WINDOW_MS,
     };
@@ -610,8 +730,7 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
     runtime.block_on(one.store.seal(&seal)).expect("nothing to do");
     assert_eq!(one.read_kind(), None, "the new epoch stays open");
     let aware = Seal {
-        known: plan.to,
-        known_since: plan.since,
+        known: told(plan.to, plan.since),
         ..seal
     };
     runtime.block_on(one.store.seal(&aware)).expect("sealed");
@@ -636,8 +755,7 @@ pub fn a_store_that_is_all_it_was_is_not_sealed(place: &impl Place) {
     let mut seal = Seal {
         cell_id: seen.cell.cell_id,
         reason: "an old answer".to_owned(),
-        known: seen.cell.epoch,
-        known_since: seen.cell.epoch_since,
+        known: told(seen.cell.epoch, seen.cell.epoch_since),
         remembered: vec![remembered],
     };
     let sealed = runtime.block_on(one.store.seal(&seal));
@@ -658,10 +776,10 @@ pub fn a_store_that_is_wiped_gets_a_new_cell_from_strangers_only(place: &impl Pl
     let runtime = runtime();
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
     let cell = runtime.block_on(one.store.read()).expect("read").cell;
-    one.store.expect_cell(cell.cell_id);
     one.acquire(1);
     place.wipe();
-    for _ in 0..2 {
+    for expected in [Expected::Cell(cell.cell_id), Expected::Unknown] {
+        one.store.expect(expected);
         let error = runtime.block_on(one.store.read()).expect_err("empty");
         assert_eq!(error.kind, StoreErrorKind::Denied, "{error}");
         assert!(error.message.contains("the lease store is empty"), "{error}");

@@ -109,7 +109,7 @@ impl Named {
     }
 }
 
-fn unsigned(call: Call, index: usize, name: &'static str) -> Result<u64, Error> {
+pub fn unsigned(call: Call, index: usize, name: &'static str) -> Result<u64, Error> {
     let value = call.bigint(index).ok_or(Error::NullArgument { name })?;
     u64::try_from(value).map_err(|_| Error::InvalidParameter {
         message: format!("{name} must not be negative"),
@@ -170,8 +170,8 @@ fn formats_argument(call: Call, index: usize, kind: Kind) -> Result<Option<Forma
 
 /// Hints of IG009.
 const SAME_EVERYWHERE: &str = "The worker format is a property of the cell and the same on all its servers.";
-const RESTART: &str = "If this is the cell's plan, restart Postgres: it then mints by what the lease store says. After a \
-                       restore of the store that has lost a switch, restart Postgres on all servers that had followed it.";
+const RESTART: &str =
+    "If this is the cell's plan, restart Postgres: it then mints by what the lease store says.";
 
 /// Publish the plan, before any ceiling that depends on it. Arithmetic only: the `control` lock is held.
 fn follow(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), PlanRefused> {

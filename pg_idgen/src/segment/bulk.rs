@@ -183,16 +183,16 @@ fn ask_until_granted(
                 });
             }
             Ok(BulkAnswer::KeyTaken { n }) => return Err(Error::RequestKeyTaken { n }),
+            Ok(BulkAnswer::Copy) => return Err(Error::CopyOfDatabase),
+            Ok(BulkAnswer::BurnTooLarge { limit_id }) => {
+                return Err(Error::BurnTooLarge { tag: tag(), limit_id });
+            }
+            Ok(BulkAnswer::NoAuthority) => HeldUp::By(Failure::NoAuthority, 0),
+            Ok(BulkAnswer::NoCeiling) => HeldUp::By(Failure::NoCeiling, 0),
             Ok(BulkAnswer::RowLocked { pid }) => HeldUp::By(Failure::RowLocked, pid),
             Ok(BulkAnswer::Error) => HeldUp::By(Failure::Error, 0),
             Ok(BulkAnswer::NoWorker) => HeldUp::By(Failure::NoWorker, 0),
-            Err(held_up) => {
-                return Err(Error::RefillTimedOut {
-                    tag: tag(),
-                    waited_ms: clock::boot().since(began),
-                    cause: held_up.cause(),
-                });
-            }
+            Err(held_up) => return Err(held_up.error(tag(), clock::boot().since(began))),
         };
         // Whatever it was, it is not over at once; nothing tells when it is.
         nap(ASK_AGAIN_MS.min(left_ms(began).max(1)));
@@ -208,11 +208,24 @@ enum HeldUp {
 }
 
 impl HeldUp {
-    fn cause(self) -> String {
-        match self {
+    /// The time is over.
+    fn error(self, tag: String, waited_ms: u64) -> Error {
+        let cause = match self {
             Self::NoPlace => "Too many sessions ask for many ids at once.".into(),
             Self::NotServed => cause(Failure::None, 0),
             Self::By(failure, pid) => cause(failure, pid),
+        };
+        match self {
+            Self::By(Failure::NoAuthority | Failure::NoCeiling, _) => Error::NoAuthority {
+                tag,
+                waited_ms,
+                cause,
+            },
+            _ => Error::RefillTimedOut {
+                tag,
+                waited_ms,
+                cause,
+            },
         }
     }
 }

@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::shmem::SegmentKey;
 use pgrx::{Spi, pg_sys};
-use std::ffi::CStr;
 
 /// This database as a source of events.
 #[derive(Clone, Copy)]
@@ -44,10 +43,10 @@ impl Found {
     }
 }
 
-const IDENTITY: &CStr = c"SELECT p.source_id, p.space_id FROM idgen.space p";
+const IDENTITY: &str = "SELECT p.source_id, p.space_id FROM idgen.space p";
 
 /// One row for tag $1 and role $2. A role that is gone has no members.
-const FIND: &CStr = c"
+const FIND: &str = "
     SELECT s.segment_id, p.source_id, p.space_id, coalesce(r.rolname, s.owner)::text, o.is_owned,
            o.is_owned OR EXISTS (
              SELECT FROM idgen.segment_grant g

@@ -14,16 +14,28 @@ pub enum Failure {
     Error,
     /// No background worker could be started.
     NoWorker,
+    /// Authority is leased, and no lease is open here.
+    NoAuthority,
+    /// Authority is leased, and everything up to the tag's ceiling is granted.
+    NoCeiling,
+    /// The same history in another place: a copy, until somebody adopts it.
+    Copy,
+    /// The safety burn would pass the limit of the tag.
+    BurnTooLarge,
 }
 
 impl Failure {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 10] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
         Self::Exhausted,
         Self::Error,
         Self::NoWorker,
+        Self::NoAuthority,
+        Self::NoCeiling,
+        Self::Copy,
+        Self::BurnTooLarge,
     ];
 
     /// As a word in shared memory.

@@ -1,7 +1,10 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
 use super::catalog::Identity;
-use super::requests;
+use super::{requests, standing};
+use crate::authority::Permit;
+use crate::clock;
+use idgen_core::segment::burn::Rate;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
@@ -26,6 +29,8 @@ pub struct Wish {
     pub issuer: Issuer,
     /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
     pub above: i64,
+    /// What the authority of this server allows.
+    pub permit: Permit,
 }
 
 /// Many ids at once, for one caller.
@@ -63,6 +68,18 @@ pub enum Refused {
     KeyTaken {
         n: u64,
     },
+    /// Authority is leased, and everything up to the ceiling is granted.
+    NoCeiling,
+    /// Another history, or a clone: a worker has to settle it first.
+    Unsettled,
+    /// The same history in another place.
+    Copy,
+    /// The safety burn would pass the limit.
+    BurnTooLarge {
+        limit_id: i64,
+    },
+    /// The data directory cannot be looked at.
+    Home(String),
     Query(pgrx::spi::Error),
 }
 
@@ -79,6 +96,11 @@ impl fmt::Display for Refused {
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
             Self::KeyTaken { n } => write!(f, "the request key is that of a request for {n} ids"),
+            Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
+            Self::Unsettled => f.write_str("the database has another history"),
+            Self::Copy => f.write_str("the database may be a copy"),
+            Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
+            Self::Home(reason) => f.write_str(reason),
             Self::Query(error) => write!(f, "{error}"),
         }
     }
@@ -101,21 +123,24 @@ const FIND_BLOCKER: &str = "
        AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
-    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp()
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp(),
+           rate_per_minute = $4, rate_since_ms = $5, rate_since_id = $6, leased = $7
      WHERE segment_id = $1 AND max_id < $2
     RETURNING tag_seq";
 
 const RECORD: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6,
-            jsonb_build_object('issuer', $8, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $9))";
+    INSERT INTO idgen.audit_event
+           (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
+            jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11))";
 
 /// Here the process and the role are those that have asked.
 const RECORD_BULK: &str = "
-    INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6,
-            jsonb_build_object('issuer', 'bulk request', 'pid', $8, 'segment_id', $7, 'request_key', $10,
-                               'role', (SELECT r.rolname FROM pg_roles r WHERE r.oid = $9)))";
+    INSERT INTO idgen.audit_event
+           (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
+    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
+            jsonb_build_object('issuer', 'bulk request', 'pid', $10, 'segment_id', $7, 'request_key', $12,
+                               'role', (SELECT r.rolname FROM pg_roles r WHERE r.oid = $11)))";
 
 const BURN: &str = "
     WITH moved AS (
@@ -125,39 +150,19 @@ const BURN: &str = "
         RETURNING s.tag, s.tag_seq, old.max_id + 1 AS lo)
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
     SELECT $3, $4, 'segment.burn', m.tag, m.tag_seq, m.lo, $2,
-           jsonb_build_object('cause', $5, 'pid', pg_backend_pid(), 'segment_id', $1)
+           jsonb_build_object('cause', 'savepoint rolled back', 'pid', pg_backend_pid(), 'segment_id', $1)
       FROM moved m";
 
-/// Why ids of a tag are burned; part of the audit event.
-#[derive(Clone, Copy)]
-pub enum Cause {
-    /// A rollback to a savepoint has taken a grant back whose ids were handed out.
-    Savepoint,
-    /// The row was set back below what this server has published.
-    SetBack,
-}
-
-/// Raise a tag to `high_water`: ids up to it were handed out although the row does not say so.
+/// Raise a tag to `high_water`: ids up to it were handed out although their grant was taken back.
 pub fn burn(
     client: &mut SpiClient<'_>,
     identity: Identity,
     segment_id: [u8; 16],
     high_water: i64,
-    cause: Cause,
 ) -> Result<(), pgrx::spi::Error> {
     let [id, source_id, space_id] =
         [segment_id, identity.source_id, identity.space_id].map(pgrx::Uuid::from_bytes);
-    let cause = match cause {
-        Cause::Savepoint => "savepoint rolled back",
-        Cause::SetBack => "row set back",
-    };
-    let args = [
-        id.into(),
-        high_water.into(),
-        source_id.into(),
-        space_id.into(),
-        cause.into(),
-    ];
+    let args = [id.into(), high_water.into(), source_id.into(), space_id.into()];
     client.update(BURN, None, &args).map(|_| ())
 }
 
@@ -170,19 +175,16 @@ pub fn burn(
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
     let row = lock_row(client, wish)?;
     let step = row.next_step(lasted_ms);
-    let range = segment::grant(row.max_id, row.limit_id, u64::from(step)).map_err(Refused::Exhausted)?;
-    let tag_seq = move_up(client, wish, range, Some(step))?;
+    let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
+    let range =
+        segment::grant(standing.begin, standing.upper, u64::from(step)).map_err(Refused::Exhausted)?;
+    let tag_seq = move_up(client, wish, range, Some(step), standing.rate)?;
     let issuer = match wish.issuer {
         Issuer::RefillWorker => "refill worker",
         Issuer::OwnTransaction => "own transaction",
     };
-    let args = event_args(wish, &row, tag_seq, range);
-    let [a, b, c, d, e, f, g] = args;
-    client.update(
-        RECORD,
-        None,
-        &[a, b, c, d, e, f, g, issuer.into(), (step as i32).into()],
-    )?;
+    let of_range = [issuer.into(), (step as i32).into()];
+    record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
     Ok(Granted { range, step })
 }
 
@@ -203,30 +205,19 @@ pub fn grant_exactly(
     }
     // A multirange names the value after its last one, which has to be one.
     let limit_id = row.limit_id.min(i64::MAX - 1);
-    let range = segment::grant_exactly(row.max_id, limit_id, bulk.n).map_err(Refused::Exhausted)?;
-    let tag_seq = move_up(client, wish, range, row.step_hint)?;
+    let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
+    segment::grant_exactly(standing.begin, limit_id, bulk.n).map_err(Refused::Exhausted)?;
+    let range = segment::grant_exactly(standing.begin, standing.upper.min(limit_id), bulk.n)
+        .map_err(|_| Refused::NoCeiling)?;
+    let tag_seq = move_up(client, wish, range, row.step_hint, standing.rate)?;
     requests::remember(client, &row.tag, bulk, range)?;
-    let [a, b, c, d, e, f, g] = event_args(wish, &row, tag_seq, range);
-    client.update(
-        RECORD_BULK,
-        None,
-        &[
-            a,
-            b,
-            c,
-            d,
-            e,
-            f,
-            g,
-            bulk.pid.into(),
-            bulk.role.into(),
-            bulk.request_key.into(),
-        ],
-    )?;
+    let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
+    record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
     Ok(BulkGranted { range, is_new: true })
 }
 
-/// The row, locked, if nobody else has it, and raised above what may not be granted again.
+/// The row, locked, if nobody else has it. What the own transaction has handed out under a savepoint that was rolled
+/// back is passed over.
 fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
     let [id, space_id] = [wish.segment_id, wish.space_id].map(pgrx::Uuid::from_bytes);
     let source_id = wish.source_id.map(pgrx::Uuid::from_bytes);
@@ -237,21 +228,15 @@ fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
         return Err(why_no_row(client, &[id.into(), space_id.into()])?);
     }
     let mut row = Row::read(&found)?;
-    if wish.above <= row.max_id {
-        return Ok(row);
-    }
-    if wish.above < row.limit_id {
+    let own = matches!(wish.issuer, Issuer::OwnTransaction);
+    if own && row.max_id < wish.above && wish.above < row.limit_id {
         let identity = Identity {
             source_id: row.source_id,
             space_id: wish.space_id,
         };
-        let cause = match wish.issuer {
-            Issuer::RefillWorker => Cause::SetBack,
-            Issuer::OwnTransaction => Cause::Savepoint,
-        };
-        burn(client, identity, wish.segment_id, wish.above, cause)?;
+        burn(client, identity, wish.segment_id, wish.above)?;
+        row.max_id = wish.above;
     }
-    row.max_id = wish.above;
     Ok(row)
 }
 
@@ -261,26 +246,62 @@ fn move_up(
     wish: &Wish,
     range: Range,
     step_hint: Option<u32>,
+    rate: Rate,
 ) -> Result<i64, Refused> {
-    let id = pgrx::Uuid::from_bytes(wish.segment_id);
-    let hint = step_hint.map(|hint| hint as i32);
+    let rate = rate.granted(clock::wall().0, range.last());
     let moved = client
-        .update(MOVE_UP, Some(1), &[id.into(), range.last().into(), hint.into()])?
+        .update(
+            MOVE_UP,
+            Some(1),
+            &[
+                pgrx::Uuid::from_bytes(wish.segment_id).into(),
+                range.last().into(),
+                step_hint.map(|hint| hint as i32).into(),
+                rate.per_minute.cast_signed().into(),
+                rate.since_ms.cast_signed().into(),
+                rate.since_id.into(),
+                wish.permit.token().is_some().into(),
+            ],
+        )?
         .first();
     moved.get::<i64>(1)?.ok_or(Refused::Gone)
 }
 
-/// What every event of a grant begins with.
-fn event_args(wish: &Wish, row: &Row, tag_seq: i64, range: Range) -> [DatumWithOid<'static>; 7] {
-    [
+/// The event of a grant; `more`: what `statement` takes beside the range.
+fn record<const N: usize>(
+    client: &mut SpiClient<'_>,
+    wish: &Wish,
+    row: &Row,
+    (tag_seq, range): (i64, Range),
+    statement: &str,
+    more: [DatumWithOid<'_>; N],
+) -> Result<(), Refused> {
+    let [epoch, revision] = wish.token_columns();
+    let of_grant = [
         pgrx::Uuid::from_bytes(row.source_id).into(),
         pgrx::Uuid::from_bytes(wish.space_id).into(),
-        row.tag.clone().into(),
+        row.tag.as_str().into(),
         tag_seq.into(),
         range.first.into(),
         range.last().into(),
         pgrx::Uuid::from_bytes(wish.segment_id).into(),
-    ]
+        epoch.into(),
+        revision.into(),
+    ];
+    let args: Vec<DatumWithOid<'_>> = of_grant.into_iter().chain(more).collect();
+    client.update(statement, None, &args)?;
+    Ok(())
+}
+
+impl Wish {
+    /// Of an event: epoch and revision.
+    pub fn token_columns(&self) -> [Option<i64>; 2] {
+        let token = self.permit.token();
+        [
+            token.map(|token| token.epoch.0.cast_signed()),
+            token.map(|token| token.revision.0.cast_signed()),
+        ]
+    }
 }
 
 fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {

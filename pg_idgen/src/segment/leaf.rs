@@ -19,7 +19,6 @@ use crate::shmem::{SegmentKey, SegmentSlot, shared};
 use crate::{clock, guc};
 use pgrx::spi::{Result, Spi, SpiClient, SpiHeapTupleData};
 use std::cell::Cell;
-use std::ffi::CStr;
 
 /// Days that an event needs beyond today: its transaction may begin before midnight and record after it.
 const DAYS_NEEDED: i32 = 1;
@@ -48,7 +47,7 @@ const OWN_IDENTITY: &str = "
      WHERE d.datname = current_database() AND p.database_oid <> d.oid";
 
 /// Is there anything for a worker to do before an event can be recorded?
-const LACKING: &CStr = c"
+const LACKING: &str = "
     SELECT EXISTS (SELECT FROM idgen.space p JOIN pg_database d ON d.datname = current_database()
                     WHERE p.database_oid <> d.oid)
         OR EXISTS (SELECT FROM generate_series($1, $2) n
@@ -117,6 +116,8 @@ fn make_here(tables: Tables) -> std::result::Result<(), Error> {
     as_owner.pin(c"default_tablespace", c"");
     as_owner.pin(c"default_table_access_method", c"heap");
     Spi::connect_mut(make_ahead)?;
+    // Once more if the extension is dropped and created anew in this session.
+    cache::watch(tables);
     Ok(())
 }
 
@@ -135,12 +136,17 @@ pub fn ahead_is_due() -> bool {
 /// Worker's side: what is missing for today and the coming days.
 pub fn make_ahead(client: &mut SpiClient<'_>) -> Result<()> {
     let last = today() + DAYS_AHEAD;
-    client.update(OWN_IDENTITY, None, &[])?;
+    own_identity(client)?;
     for leaf in missing(client, last)? {
         make(client, &leaf)?;
     }
     SEEN.set(last);
     Ok(())
+}
+
+/// A clone becomes another space.
+pub fn own_identity(client: &mut SpiClient<'_>) -> Result<()> {
+    client.update(OWN_IDENTITY, None, &[]).map(|_| ())
 }
 
 /// What this process has seen may be gone: a transaction was undone, or the extension dropped.

@@ -12,6 +12,7 @@
 //! ```
 
 mod adopt;
+mod arrives;
 mod bulk;
 mod cache;
 mod catalog;
@@ -19,10 +20,11 @@ mod changed;
 pub mod failure;
 pub mod grant;
 pub mod leaf;
-mod manage;
+pub mod manage;
 mod own;
 pub mod requests;
 pub mod roles;
+mod standing;
 mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
@@ -109,7 +111,7 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
 }
 
 /// The place in shared memory for a tag, or for the leaves of a database.
-fn place(shared: &'static Shared, key: &SegmentKey) -> Result<&'static SegmentSlot, Error> {
+pub fn place(shared: &'static Shared, key: &SegmentKey) -> Result<&'static SegmentSlot, Error> {
     shared.segment(key).ok_or(Error::SegmentTableFull {
         segments_max: shared.segments_max(),
     })
@@ -127,7 +129,7 @@ fn tag_name(tag: &[u8]) -> String {
 
 /// Tell a worker, or the launcher, that this tag needs a range.
 #[cold]
-fn ask(slot: &SegmentSlot) {
+pub fn ask(slot: &SegmentSlot) {
     slot.wanted.store(true, Ordering::SeqCst);
     if let Some(shared) = shared() {
         shared.wake_refill(slot.database());
@@ -185,6 +187,18 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
             Some(Settled::Refused(Error::TagExhausted { tag: tag(), limit_id }))
         }
+        Failure::Copy => Some(Settled::Refused(Error::CopyOfDatabase)),
+        Failure::BurnTooLarge => {
+            let limit_id = slot.limit_id.load(Ordering::Acquire);
+            Some(Settled::Refused(Error::BurnTooLarge { tag: tag(), limit_id }))
+        }
+        failure @ (Failure::NoAuthority | Failure::NoCeiling) if waited_ms >= guc::segment_wait_ms() => {
+            Some(Settled::Refused(Error::NoAuthority {
+                tag: tag(),
+                waited_ms,
+                cause: cause(failure, 0),
+            }))
+        }
         failure if waited_ms >= guc::segment_wait_ms() => {
             let cause = cause(failure, slot.blocker_pid.load(Ordering::Acquire));
             Some(Settled::Refused(Error::RefillTimedOut {
@@ -208,7 +222,11 @@ fn cause(failure: Failure, blocker_pid: u32) -> String {
         Failure::NoWorker => {
             "No background worker could be started for this database; max_worker_processes may be used up.".into()
         }
-        Failure::None | Failure::Gone | Failure::Exhausted => {
+        Failure::NoAuthority => {
+            "No lease of this database's space is open: the daemon has none, or its deadline has passed.".into()
+        }
+        Failure::NoCeiling => "The daemon has not raised the ceiling of the tag in the lease store.".into(),
+        Failure::None | Failure::Gone | Failure::Exhausted | Failure::Copy | Failure::BurnTooLarge => {
             "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()
         }
     }

@@ -5,9 +5,11 @@
 //! `max_id`, never the ids, so before the commit the row is raised above them again.
 
 use super::catalog::{self, Found};
-use super::grant::{Bulk, Cause, Issuer, Refused, Wish, burn, grant, grant_exactly};
+use super::grant::{Bulk, Issuer, Refused, Wish, burn, grant, grant_exactly};
 use super::leaf;
+use crate::authority::Permit;
 use crate::error::Error;
+use crate::guc;
 use crate::owner::{AsOwner, Tables, commit_durably};
 use idgen_core::segment::Range;
 use pgrx::pg_sys;
@@ -122,6 +124,14 @@ fn granted<R>(
     own: Own,
     grant: impl FnOnce(&mut SpiClient<'_>, &Wish) -> Result<R, Refused>,
 ) -> Result<R, Error> {
+    if guc::authority() == guc::Authority::Leased {
+        // The ceiling of a tag is raised by its name, which only this transaction sees.
+        return Err(Error::NoAuthority {
+            tag: found.tag.clone(),
+            waited_ms: 0,
+            cause: "The running transaction has made the tag; under a leased authority it must be committed first.".into(),
+        });
+    }
     leaf::ensure(&found.tag, found.tables)?;
     let wish = Wish {
         segment_id: found.segment_id,
@@ -129,6 +139,7 @@ fn granted<R>(
         source_id: Some(found.identity.source_id),
         issuer: Issuer::OwnTransaction,
         above: own.high_water,
+        permit: Permit::Local,
     };
     commit_durably();
     let _as_owner = AsOwner::begin(found.tables.owner);
@@ -142,6 +153,7 @@ fn explain(found: &Found, refused: Refused) -> Error {
             tag,
             limit_id: exhausted.limit_id,
         },
+        Refused::Copy => Error::CopyOfDatabase,
         Refused::Gone => Error::UnknownTag { tag },
         Refused::KeyTaken { n } => Error::RequestKeyTaken { n },
         other => Error::Internal {
@@ -205,9 +217,8 @@ fn mend(torn: &[([u8; 16], i64)]) -> Result<(), Error> {
     let identity = catalog::identity(tables)?;
     let _as_owner = AsOwner::begin(tables.owner);
     Spi::connect_mut(|client| {
-        torn.iter().try_for_each(|(segment_id, high_water)| {
-            burn(client, identity, *segment_id, *high_water, Cause::Savepoint)
-        })
+        torn.iter()
+            .try_for_each(|(segment_id, high_water)| burn(client, identity, *segment_id, *high_water))
     })?;
     Ok(())
 }

@@ -70,6 +70,15 @@ pub enum BulkAnswer {
     /// The worker met an error; the server log has it.
     Error,
     NoWorker,
+    /// Authority is leased, and no lease is open here.
+    NoAuthority,
+    /// Authority is leased, and the tag's ceiling is too low.
+    NoCeiling,
+    /// The database may be a copy.
+    Copy,
+    BurnTooLarge {
+        limit_id: i64,
+    },
 }
 
 /// One place.

@@ -4,8 +4,9 @@
 //! there is no torn state to recover: a process that dies anywhere leaves words that are each valid. It starts without a lease and under a fresh random boot id, also after a
 //! crash-restart (which rebuilds it under the same postmaster), so nothing that was installed before can be
 //! used after. Two LWLocks order rare changes: `control` those of leases, `segments` the table of tags and
-//! the publishing of ranges. Under them there is arithmetic only. The path of an id takes neither.
+//! the publishing of ranges, and the leases that these are granted under. Under them there is arithmetic only. The path of an id takes neither.
 
+mod authority;
 mod bulk;
 mod clock_note;
 mod formats;
@@ -22,6 +23,7 @@ use pgrx::prelude::*;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+pub use authority::{Authority, AuthorityName, LeasedPermit, NotInstalled};
 pub use bulk::{Bulk, BulkAnswer, BulkRequest, leave_at_abort};
 pub use clock_note::ClockWords;
 pub use formats::Formats;
@@ -49,6 +51,10 @@ pub struct Shared {
     pub refill_workers: [RefillWorker; guc::REFILL_WORKERS_MAX],
     leases: Leases,
     pub bulk: Bulk,
+    /// By database; see [`authority`].
+    authorities: [Authority; authority::AUTHORITIES],
+    /// Counts the tokens that were installed for them.
+    authority_generations: AtomicU64,
     /// `segments_len` of them follow.
     segments: [SegmentSlot; 0],
 }
@@ -188,6 +194,8 @@ unsafe fn initialise(memory: *mut Shared) {
         (&raw mut (*memory).refill_workers).write(std::array::from_fn(|_| RefillWorker::default()));
         Leases::write(&raw mut (*memory).leases);
         Bulk::write(&raw mut (*memory).bulk);
+        (&raw mut (*memory).authorities).write(std::array::from_fn(|_| Authority::default()));
+        (&raw mut (*memory).authority_generations).write(AtomicU64::new(0));
         let first = (&raw mut (*memory).segments).cast::<SegmentSlot>();
         for index in 0..guc::max_segments() {
             SegmentSlot::write_vacant(first.add(index));

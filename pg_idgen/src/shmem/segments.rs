@@ -1,5 +1,6 @@
 //! The places of tags, and of the workers that refill them.
 
+use super::authority::StretchWords;
 use super::{Locked, Shared, Waiters, halves, load_id, store_id};
 use crate::segment::failure::Failure;
 use idgen_core::segment::Buffer;
@@ -23,11 +24,15 @@ pub struct SegmentSlot {
     segment_id: [AtomicU64; 2],
     /// The tag space it belongs to: a restore brings segment ids back, never the space.
     space_id: [AtomicU64; 2],
+    /// What a leased authority may grant of it.
+    pub(super) stretch: StretchWords,
     pub buffer: Buffer,
     /// Highest id that was ever published here; no grant begins at or below it, whatever the table says.
     pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
     pub wanted: AtomicBool,
+    /// Ids of a bulk request that the tag's ceiling was too low for; 0: none.
+    pub bulk_wanted: AtomicU64,
     /// Ids that were ever published here, and how many of them were drawn before the statistics began.
     pub granted_ids: AtomicU64,
     ids_before: AtomicU64,
@@ -176,9 +181,11 @@ impl SegmentSlot {
             database: AtomicU32::new(0),
             segment_id: [const { AtomicU64::new(0) }; 2],
             space_id: [const { AtomicU64::new(0) }; 2],
+            stretch: StretchWords::default(),
             buffer: Buffer::new(),
             high_water: AtomicI64::new(0),
             wanted: AtomicBool::new(false),
+            bulk_wanted: AtomicU64::new(0),
             granted_ids: AtomicU64::new(0),
             ids_before: AtomicU64::new(0),
             refills: AtomicU64::new(0),

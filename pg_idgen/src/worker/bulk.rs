@@ -1,20 +1,22 @@
 //! Serving the requests for many ids at once: `shmem/bulk.rs` has them.
 
-use super::in_transaction;
+use super::{Settled, grant_settled};
+use crate::authority::{self, Permit};
+use crate::clock;
 use crate::segment::grant::{Bulk, BulkGranted, Issuer, Refused, Wish, grant_exactly};
-use crate::shmem::{BulkAnswer, BulkRequest, Shared};
+use crate::shmem::{BulkAnswer, BulkRequest, SegmentSlot, Shared};
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering;
 
 /// Serve what is asked of `database`; how many requests there were. `entry`: of this worker.
-pub fn serve(shared: &Shared, database: u32, entry: usize) -> usize {
+pub fn serve(shared: &Shared, database: u32, entry: usize, settled: &mut Settled) -> usize {
     let mut served = 0;
     for place in shared.bulk.asked_in(database) {
         let Some((ticket, request)) = place.begin(entry) else {
             continue;
         };
         served += 1;
-        let answer = grant(shared, &request);
+        let answer = grant(shared, &request, settled);
         if let (BulkAnswer::Granted(range), false) = (answer, shared.bulk.answer(place, ticket, answer)) {
             pgrx::log!(
                 "pg_idgen: granted ids {} to {} are burned unless their request is repeated by its key: whoever asked is gone",
@@ -36,14 +38,21 @@ pub fn fail(shared: &Shared, database: u32, entry: usize) {
 }
 
 /// One short transaction.
-fn grant(shared: &Shared, request: &BulkRequest) -> BulkAnswer {
-    let slot = shared.segment_in_use(&request.key);
+fn grant(shared: &Shared, request: &BulkRequest, settled: &mut Settled) -> BulkAnswer {
+    // Whoever asks has found or made the tag's place.
+    let Some(slot) = shared.segment_in_use(&request.key) else {
+        return BulkAnswer::Gone;
+    };
+    let Ok(permit) = Permit::now(shared, slot) else {
+        return BulkAnswer::NoAuthority;
+    };
     let wish = Wish {
         segment_id: request.key.segment_id,
         space_id: request.key.space_id,
         source_id: None,
         issuer: Issuer::RefillWorker,
-        above: slot.map_or(0, |slot| slot.high_water.load(Ordering::Acquire)),
+        above: slot.high_water.load(Ordering::Acquire),
+        permit,
     };
     let bulk = Bulk {
         n: request.n,
@@ -51,19 +60,44 @@ fn grant(shared: &Shared, request: &BulkRequest) -> BulkAnswer {
         role: pg_sys::Oid::from(request.role),
         pid: request.pid,
     };
-    match in_transaction(|client| grant_exactly(client, &wish, &bulk)) {
-        Some(Ok(BulkGranted { range, is_new })) => {
+    match grant_settled(settled, |client| grant_exactly(client, &wish, &bulk)) {
+        Some(Ok(granted)) => {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the process
             // ends here, and the launcher answers.
             pgrx::check_for_interrupts!();
-            if let Some(slot) = slot.filter(|_| is_new) {
-                slot.high_water.fetch_max(range.last(), Ordering::AcqRel);
-                slot.granted_ids.fetch_add(range.count, Ordering::Relaxed);
-            }
-            BulkAnswer::Granted(range)
+            hand_over(shared, slot, &wish, &granted)
+        }
+        Some(Err(Refused::NoCeiling)) => {
+            slot.bulk_wanted.store(request.n, Ordering::Relaxed);
+            BulkAnswer::NoCeiling
         }
         Some(Err(refused)) => answer_of(refused),
         None => BulkAnswer::Error,
+    }
+}
+
+/// The grant is committed: may its ids be used?
+fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGranted) -> BulkAnswer {
+    let range = granted.range;
+    if !granted.is_new {
+        return BulkAnswer::Granted(range);
+    }
+    if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, range.last()) {
+        pgrx::log!("pg_idgen: a range is burned: {error:?}");
+        return BulkAnswer::Error;
+    }
+    let locked = shared.lock_segments();
+    slot.high_water.fetch_max(range.last(), Ordering::AcqRel);
+    match &wish.permit {
+        // The commit took so long that somebody else may grant by now.
+        Permit::Leased(permit) if !shared.still_permits(slot.database(), permit, clock::boot(), &locked) => {
+            BulkAnswer::NoAuthority
+        }
+        _ => {
+            slot.granted_ids.fetch_add(range.count, Ordering::Relaxed);
+            slot.bulk_wanted.store(0, Ordering::Relaxed);
+            BulkAnswer::Granted(range)
+        }
     }
 }
 
@@ -75,8 +109,11 @@ fn answer_of(refused: Refused) -> BulkAnswer {
             limit_id: exhausted.limit_id,
         },
         Refused::KeyTaken { n } => BulkAnswer::KeyTaken { n },
-        Refused::Query(error) => {
-            pgrx::log!("pg_idgen: bulk request: {error}");
+        Refused::NoCeiling => BulkAnswer::NoCeiling,
+        Refused::Copy => BulkAnswer::Copy,
+        Refused::BurnTooLarge { limit_id } => BulkAnswer::BurnTooLarge { limit_id },
+        Refused::Unsettled | Refused::Home(_) | Refused::Query(_) => {
+            pgrx::log!("pg_idgen: bulk request: {refused}");
             BulkAnswer::Error
         }
     }

@@ -260,10 +260,61 @@ fn an_anchor_on_disk_never_goes_back() {
     }
 }
 
+const SWITCHED: &str = "classic; regional/1 from 1790000000000";
+const OTHERWISE: &str = "classic; regional/2 from 1790000500000";
+
+/// A restore whose revision was raised, and an operator who did not know: what is followed is not given up.
+#[test]
+fn a_store_that_has_lost_a_switch_is_not_what_it_was_in_any_epoch() {
+    let following = |formats: &str| Anchor {
+        formats: formats.to_owned(),
+        ..anchor(10)
+    };
+    let lost = || {
+        Err(Departure::SwitchLost {
+            was: SWITCHED.to_owned(),
+            is: "classic".to_owned(),
+        })
+    };
+    let judge = |snapshot: &Snapshot| Pins::default().judge(snapshot, &[following(SWITCHED)]);
+    assert_eq!(judge(&look(99, vec![])), lost());
+    assert_eq!(judge(&advanced(99)), lost());
+    assert_eq!(following(SWITCHED).may_become(&following("classic")), lost());
+
+    let shows = |formats: &str, snapshot: Snapshot| {
+        let mut cell = snapshot.cell;
+        cell.worker_format = formats.to_owned();
+        Snapshot::new(cell, Revision(99), Vec::new())
+    };
+    assert_eq!(judge(&shows(SWITCHED, look(99, vec![]))), Ok(()));
+    assert_eq!(judge(&shows(SWITCHED, advanced(99))), Ok(()));
+    let mut one = Pins::default();
+    one.judge(&look(10, vec![]), &[]).unwrap();
+    assert_eq!(
+        one.judge(&shows(SWITCHED, look(11, vec![])), &[]),
+        Ok(()),
+        "it was switched"
+    );
+    assert_eq!(one.anchor().unwrap().formats, SWITCHED);
+    assert!(one.judge(&look(12, vec![]), &[]).is_err());
+
+    let other = [following(OTHERWISE)];
+    let judge_other = |snapshot| Pins::default().judge(&snapshot, &other);
+    assert!(
+        judge_other(shows(SWITCHED, look(99, vec![]))).is_err(),
+        "they contradict"
+    );
+    assert_eq!(
+        judge_other(shows(SWITCHED, advanced(99))),
+        Ok(()),
+        "an operator has decided"
+    );
+}
+
 prop_compose! {
     fn any_anchor()(
         cell_id: u128, epoch: u64, nonce: u128, since: u64, revision: u64,
-        store in "[!-~]{1,120}", witness: Option<(u16, u64)>,
+        store in "[!-~]{1,120}", witness: Option<(u16, u64)>, formats in "[a-z0-9/;(),]{1,20}( [a-z0-9/;(),]{1,20}){0,3}",
     ) -> Anchor {
         Anchor {
             cell_id: CellId(cell_id),
@@ -276,6 +327,7 @@ prop_compose! {
                 identity: Identity(identity),
                 revision: Revision(revision),
             }),
+            formats,
         }
     }
 }

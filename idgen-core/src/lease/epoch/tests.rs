@@ -1,3 +1,4 @@
+use super::super::anchor::Witness;
 use super::super::pool::half;
 use super::super::token::Identity;
 use super::*;
@@ -17,7 +18,7 @@ fn survey() -> Survey {
         here: store("test/2"),
         sealed_reason: None,
         damage: None,
-        known: (Epoch(0), UnixMs(0)),
+        known: Told::default(),
         revision: Revision(5),
         now: NOW,
         workers: Vec::new(),
@@ -32,8 +33,17 @@ fn wish() -> AdvanceWish {
         reason: "restored".to_owned(),
         by: "me".to_owned(),
         nonce: EpochNonce(77),
+        formats: None,
         worker_window_ms: WORKER_WINDOW_MS,
         shard_window_ms: SHARD_WINDOW_MS,
+    }
+}
+
+fn told(epoch: u64, since: UnixMs) -> Told {
+    Told {
+        epoch: Epoch(epoch),
+        since,
+        ..Told::default()
     }
 }
 
@@ -97,7 +107,7 @@ fn only_a_sealed_store_is_advanced_and_only_the_named_one() {
 fn a_new_epoch_rises_above_all_that_were_ever_seen() {
     let long_ago = UnixMs(1);
     let known = Survey {
-        known: (Epoch(4), long_ago),
+        known: told(4, long_ago),
         ..survey()
     };
     assert_eq!(plan_advance(&known, &[], wish()).unwrap().to, Epoch(5));
@@ -115,7 +125,7 @@ fn two_advances_lie_a_window_and_its_margin_apart() {
         by_cell.cell.epoch = Epoch(1);
         by_cell.cell.epoch_since = changed;
         let by_daemons = Survey {
-            known: (Epoch(1), changed),
+            known: told(1, changed),
             ..survey()
         };
         let by_anchor = [anchor(1, changed)];
@@ -144,12 +154,166 @@ fn shards_wait_until_all_that_was_lost_has_run_out() {
     let floor = |survey: &Survey| plan_advance(survey, &[], wish()).unwrap().shard_min_floor;
     assert_eq!(floor(&survey()), NOW.saturating_add(12_001));
     let ceiling = NOW.saturating_add(50_000);
-    let shards = vec![Row {
+    let shards = vec![row(ceiling)];
+    assert_eq!(floor(&Survey { shards, ..survey() }), ceiling);
+}
+
+fn row(ceiling: UnixMs) -> Row {
+    Row {
         identity: Identity(3),
         generation: 1,
         ceiling,
         revision: Revision(1),
         holder: None,
-    }];
-    assert_eq!(floor(&Survey { shards, ..survey() }), ceiling);
+    }
+}
+
+const PENDING: UnixMs = UnixMs(NOW.0 + 100_000);
+const OTHERWISE: &str = "classic; regional/2 from 1790000050000";
+
+fn switched() -> String {
+    format!("classic; regional/1 from {}", PENDING.0)
+}
+
+fn following(formats: &str) -> Anchor {
+    Anchor {
+        formats: formats.to_owned(),
+        ..anchor(0, UnixMs(0))
+    }
+}
+
+#[test]
+fn a_switch_that_was_lost_is_there_again() {
+    let plan = plan_advance(&survey(), &[], wish()).unwrap();
+    assert_eq!(
+        (plan.formats.as_str(), plan.worker_min_floor),
+        ("classic", UnixMs(0))
+    );
+    let by_daemons = Survey {
+        known: Told {
+            formats: vec![switched()],
+            ..Told::default()
+        },
+        ..survey()
+    };
+    let by_anchor = [following("classic"), following(&switched())];
+    for (survey, anchors) in [(by_daemons, &[][..]), (survey(), &by_anchor)] {
+        let plan = plan_advance(&survey, anchors, wish()).unwrap();
+        assert_eq!(
+            (plan.formats_seen.as_str(), &plan.formats),
+            ("classic", &switched())
+        );
+        assert_eq!(plan.worker_min_floor, NOW, "whatever it has left behind is past");
+        assert!(plan.is_for(&survey.cell, &survey.known, &survey.here));
+        let more = survey.known.and(&told(1, NOW));
+        assert!(
+            !plan.is_for(&survey.cell, &more, &survey.here),
+            "more was told since"
+        );
+        let mut other = survey.cell.clone();
+        other.worker_format = switched();
+        assert!(!plan.is_for(&other, &survey.known, &survey.here));
+    }
+    let of_another_cell = Anchor {
+        cell_id: CellId(8),
+        ..following(&switched())
+    };
+    assert_eq!(
+        plan_advance(&survey(), &[of_another_cell], wish())
+            .unwrap()
+            .formats,
+        "classic"
+    );
+}
+
+/// Granted since the restore: its server mints classic ids after the switch.
+#[test]
+fn workers_begin_above_whoever_did_not_know_of_the_switch() {
+    let floor = |ceiling| {
+        let survey = Survey {
+            workers: vec![row(UnixMs(5)), row(ceiling)],
+            ..survey()
+        };
+        let plan = plan_advance(&survey, &[following(&switched())], wish()).unwrap();
+        plan.worker_min_floor
+    };
+    assert_eq!(floor(PENDING.saturating_sub(1)), NOW);
+    assert_eq!(floor(PENDING), PENDING.saturating_add(1));
+}
+
+#[test]
+fn plans_that_contradict_refuse_the_advance_until_one_is_named() {
+    let anchors = [following(&switched()), following(OTHERWISE)];
+    let refused = plan_advance(&survey(), &anchors, wish()).unwrap_err();
+    let plans = vec![switched(), OTHERWISE.to_owned()];
+    assert_eq!(refused, AdvanceRefused::Formats(PlansApart { plans }));
+    let named = |formats: &str| AdvanceWish {
+        formats: Some(formats.to_owned()),
+        ..wish()
+    };
+    let plan = plan_advance(&survey(), &anchors, named(OTHERWISE)).unwrap();
+    assert_eq!(plan.formats, OTHERWISE);
+    assert_eq!(
+        plan.worker_min_floor,
+        NOW.saturating_add(epoch_margin_ms(WORKER_WINDOW_MS)),
+        "above all that are minted by the other one"
+    );
+    let refused = plan_advance(&survey(), &anchors, named("classic")).unwrap_err();
+    assert!(matches!(refused, AdvanceRefused::Formats(_)), "{refused:?}");
+}
+
+/// A member that was behind has given an old answer: who asks again must find everything that is remembered.
+#[test]
+fn a_store_is_all_that_was_remembered_or_it_is_not() {
+    let row = |revision| Row {
+        identity: Identity(3),
+        generation: 1,
+        ceiling: NOW,
+        revision: Revision(revision),
+        holder: None,
+    };
+    let open = Survey {
+        here: store("test/1"),
+        workers: vec![row(4)],
+        ..survey()
+    };
+    let remembered = |revision, row| Anchor {
+        witness: Some(Witness {
+            identity: Identity(3),
+            revision: Revision(row),
+        }),
+        ..Anchor::of(&open.cell, Revision(revision))
+    };
+    let all = |class, remembered: &[Anchor]| open.is_all_that(class, remembered);
+    assert!(all(Class::Worker, &[remembered(5, 4)]));
+    assert!(all(Class::Worker, &[remembered(2, 1), remembered(5, 4)]));
+    assert!(!all(Class::Worker, &[]), "nothing is remembered");
+    assert!(!all(Class::Worker, &[remembered(6, 4)]), "its revision is behind");
+    assert!(!all(Class::Worker, &[remembered(5, 5)]), "a row is behind");
+    assert!(
+        !all(Class::Worker, &[remembered(5, 4), remembered(5, 5)]),
+        "of all"
+    );
+    assert!(!all(Class::Shard, &[remembered(5, 4)]), "workers are no shards");
+    let of_another_cell = Anchor {
+        cell_id: CellId(8),
+        ..remembered(5, 4)
+    };
+    assert!(!all(Class::Worker, std::slice::from_ref(&of_another_cell)));
+    assert!(all(Class::Worker, &[of_another_cell, remembered(5, 4)]));
+    let of_a_later_epoch = Anchor {
+        epoch: Epoch(1),
+        ..remembered(5, 4)
+    };
+    assert!(!all(Class::Worker, &[of_a_later_epoch]), "of a later epoch");
+    let sealed = Survey {
+        sealed_reason: Some("seen to be a copy".to_owned()),
+        ..open.clone()
+    };
+    assert!(!sealed.is_all_that(Class::Worker, &[remembered(5, 4)]));
+    let another = Survey {
+        here: store("test/2"),
+        ..open.clone()
+    };
+    assert!(!another.is_all_that(Class::Worker, &[remembered(5, 4)]));
 }

@@ -18,8 +18,10 @@ pub struct AcceptClock(mpsc::Sender<Answer>);
 #[derive(Debug)]
 pub struct AcceptRequests(mpsc::Receiver<Answer>);
 
-/// Takes what was wrong with the clock that is believed from now on; `None`: nothing.
-type Answer = oneshot::Sender<Option<String>>;
+/// What was wrong with the clock that is believed from now on; `None`: nothing. Or why nothing was accepted.
+type Accepted = std::result::Result<Option<String>, String>;
+
+pub(in crate::lease) type Answer = oneshot::Sender<Accepted>;
 
 /// Both ends.
 #[must_use]
@@ -29,7 +31,7 @@ pub fn accept_channel() -> (AcceptClock, AcceptRequests) {
 }
 
 impl AcceptClock {
-    /// Believes the clock again, from the next reading on. Returns what was found wrong with it; `None`: it was
+    /// Believes the clock again, as it is read after this was asked. Returns what was found wrong with it; `None`: it was
     /// believed all the time, and nothing has changed.
     pub async fn accept(&self) -> Result<Option<String>> {
         let (answer, answered) = oneshot::channel();
@@ -38,7 +40,8 @@ impl AcceptClock {
             answered.await.ok()
         };
         match tokio::time::timeout(ANSWER_LIMIT, asking).await {
-            Ok(Some(was_wrong)) => Ok(was_wrong),
+            Ok(Some(Ok(was_wrong))) => Ok(was_wrong),
+            Ok(Some(Err(why))) => Err(Error::retry(format!("{why}; nothing was accepted"))),
             Ok(None) => Err(Error::retry("the lease keeper has ended")),
             Err(_) => Err(Error::retry(
                 "the lease keeper waits for its server; nothing was accepted yet",
@@ -64,10 +67,15 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_answered_by_whoever_keeps_the_lease() {
         let (accept, mut requests) = accept_channel();
-        let keeper = async { requests.next().await.send(Some("slow".to_owned())) };
-        let (accepted, told) = tokio::join!(accept.accept(), keeper);
+        let keeper = async {
+            requests.next().await.send(Ok(Some("slow".to_owned()))).unwrap();
+            requests.next().await.send(Err("no answer".to_owned())).unwrap();
+        };
+        let operator = async { (accept.accept().await, accept.accept().await) };
+        let ((accepted, refused), ()) = tokio::join!(operator, keeper);
         assert_eq!(accepted.unwrap().as_deref(), Some("slow"));
-        told.unwrap();
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("no answer; nothing was accepted"), "{refused}");
         drop(requests);
         assert!(accept.accept().await.is_err(), "the keeper has ended");
     }

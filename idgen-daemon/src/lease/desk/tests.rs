@@ -1,7 +1,8 @@
 use super::*;
-use crate::lease::HolderName;
 use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
+use crate::lease::{HolderName, host_clock};
 use crate::log::logged;
+use idgen_core::clock::BootMs;
 use idgen_core::lease::{Class, TimingSpec};
 
 const TTL_MS: u64 = 30_000;
@@ -16,6 +17,7 @@ fn desk(place: &MemoryPlace) -> Desk<MemoryStore> {
 async fn probe(desk: &mut Desk<MemoryStore>) -> Answer {
     desk.submit(Request::Probe {
         ticket: Ticket(1),
+        server_cell: None,
         anchors: Vec::new(),
     });
     desk.answer().await
@@ -24,6 +26,7 @@ async fn probe(desk: &mut Desk<MemoryStore>) -> Answer {
 #[tokio::test]
 async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
     let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
     let mut desk = desk(&place);
     let first = probe(&mut desk).await;
     assert!(matches!(first.event, Some(Event::Probed { .. })), "{first:?}");
@@ -43,10 +46,47 @@ async fn an_empty_store_is_waited_for_and_another_cell_ends_the_daemon() {
     );
 }
 
+/// As after a start of the daemon beside a server that minted, whose store was wiped.
+#[tokio::test]
+async fn a_cell_is_made_only_for_a_server_that_has_said_that_it_had_none() {
+    let place = MemoryPlace::new(Clock::Real);
+    let mut desk = desk(&place);
+    let denied = |answer: Answer| {
+        answer
+            .trouble
+            .is_some_and(|trouble| trouble.kind == StoreErrorKind::Denied)
+    };
+    assert!(denied(probe(&mut desk).await), "it was not asked yet");
+    assert!(denied(acquire(&mut desk, Some(CellId(7))).await));
+    assert!(!place.has_cell());
+    let made = acquire(&mut desk, None).await;
+    assert!(matches!(made.event, Some(Event::Granted { .. })), "{made:?}");
+    assert!(place.has_cell());
+}
+
+async fn acquire(desk: &mut Desk<MemoryStore>, server_cell: Option<CellId>) -> Answer {
+    desk.submit(Request::Acquire(Acquire {
+        ticket: Ticket(2),
+        boot_id: BootId(3),
+        server_cell,
+        anchors: Vec::new(),
+        reading: ClockReading {
+            wall: host_clock(),
+            boot: BootMs(5),
+        },
+        doubt: None,
+        memory: Memory::new(),
+        wanted: Wanted::Any(1),
+        random: 7,
+    }));
+    desk.answer().await
+}
+
 /// The member that answered was paused; when it is asked again, before anything is sealed, it has caught up.
 #[tokio::test]
 async fn an_old_answer_seals_nothing() {
     let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
     let mut desk = desk(&place);
     probe(&mut desk).await;
     let old = place.backup();
@@ -79,10 +119,10 @@ fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
         runtime.block_on(async {
             place.set_fault(Fault::Away);
             for _ in 0..5 {
-                clerk.seal(CellId(1), "restored", true).await;
+                clerk.seal((CellId(1), Told::default()), "restored", true).await;
             }
             place.set_fault(Fault::None);
-            clerk.seal(CellId(1), "restored", true).await;
+            clerk.seal((CellId(1), Told::default()), "restored", true).await;
         });
     });
     assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");

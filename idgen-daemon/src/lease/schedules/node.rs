@@ -289,10 +289,11 @@ impl Node {
                 return Some(Event::ServerForgot);
             }
             Action::Fence { claims, .. } => return Some(self.server.fence(&claims)),
-            Action::Probe { ticket } => {
-                let anchors = anchors();
-                self.desk.submit(Request::Probe { ticket, anchors });
-            }
+            Action::Probe { ticket } => self.desk.submit(Request::Probe {
+                ticket,
+                server_cell: self.server.cell,
+                anchors: anchors(),
+            }),
             Action::Acquire {
                 ticket,
                 boot_id,

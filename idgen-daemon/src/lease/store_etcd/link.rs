@@ -329,7 +329,7 @@ fn classify(effect: Effect, error: &Error) -> StoreError {
 
 /// What can be done about what the server says. The texts are etcd's own, of `rpctypes`; an unknown one has no hint.
 fn hint(code: i32, message: &str) -> Option<&'static str> {
-    let known: [(i32, &str, &str); 6] = [
+    let known: [(i32, &str, &str); 7] = [
         (
             PERMISSION_DENIED,
             "permission denied",
@@ -351,6 +351,12 @@ fn hint(code: i32, message: &str) -> Option<&'static str> {
             INVALID_ARGUMENT,
             "revision of auth store is old",
             "users or roles were changed; the next connection takes a new token",
+        ),
+        (
+            INVALID_ARGUMENT,
+            "too many operations in txn",
+            "--max-txn-ops of a member is below store.max_txn_ops (128 by default): raise it on every member, or lower the \
+             key and lease less",
         ),
         (
             UNAUTHENTICATED,

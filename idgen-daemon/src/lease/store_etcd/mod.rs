@@ -34,14 +34,15 @@ use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, Shar
 use super::beacons::Shown;
 use super::clock::host_clock;
 use super::store::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_plan,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+    check_plan,
 };
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::{
-    AdvancePlan, BootId, CellId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision,
-    Snapshot, Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
+    Survey, SwitchPlan, Token,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -53,6 +54,13 @@ pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
 
 type Result<T> = std::result::Result<T, StoreError>;
+
+/// How many identities fit into a transaction of `ops` operations, which etcd counts apart for comparisons and for puts.
+/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards. They are granted and
+/// renewed at one revision, which is their token, so a lease is never cut in two.
+pub const fn identities_at_once(ops: usize) -> usize {
+    ops.saturating_sub(2) / 2
+}
 
 /// What the adapter works with.
 #[derive(Clone, Debug)]
@@ -79,8 +87,8 @@ pub struct EtcdStore {
     keys: Keys,
     link: Link,
     pins: Pins,
-    /// Who asks has been served from it.
-    expected: Option<CellId>,
+    /// What a store that is empty is judged by.
+    expected: Expected,
     /// The cell as last seen: whatever is written was planned on it.
     cell: SeenCell,
     /// Generations as last seen or granted.
@@ -114,7 +122,7 @@ impl EtcdStore {
             keys,
             config,
             pins: Pins::default(),
-            expected: None,
+            expected: Expected::Unknown,
             cell: SeenCell::default(),
             generations: BTreeMap::new(),
             ceilings: BTreeMap::new(),
@@ -365,8 +373,8 @@ impl EtcdStore {
 }
 
 impl LeaseStore for EtcdStore {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.expected = Some(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.expected = expected;
     }
 
     async fn read(&mut self) -> Result<Snapshot> {
@@ -463,14 +471,13 @@ impl LeaseStore for EtcdStore {
         if survey.is_all_that(self.keys.class(), &seal.remembered) {
             return Ok(false);
         }
-        let sealed = survey.sealed_reason.is_some() && survey.known.0 >= seal.known;
-        let newer = survey.cell.epoch > seal.known;
-        if sealed || newer || survey.cell.cell_id != seal.cell_id {
+        let is_sealed = survey.sealed_reason.is_some();
+        let known = survey.known.sealed_with(&seal.known, &survey.cell, is_sealed);
+        let Some(known) = known.filter(|_| survey.cell.cell_id == seal.cell_id) else {
             return Ok(true);
-        }
+        };
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
-        let (known, since) = survey.known.max((seal.known, seal.known_since));
-        let value = self.cell.sealed(reason, known, since)?;
+        let value = self.cell.sealed(reason, &known)?;
         let put = TxnOp::put(self.keys.cell(), value, None);
         self.change_cell(vec![put]).await?;
         Ok(true)
@@ -488,15 +495,14 @@ impl CellStore for EtcdStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.here);
+        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
         let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
             return Err(not_as_expected());
         };
         // Keys that were deleted are made again, so the seal must be in the cell before.
         if survey.sealed_reason.is_none() {
             let reason = format!("epoch {} was about to begin", plan.to.0);
-            let (known, since) = survey.known;
-            let value = self.cell.sealed(&reason, known, since)?;
+            let value = self.cell.sealed(&reason, &survey.known)?;
             let put = TxnOp::put(self.keys.cell(), value, None);
             self.change_cell(vec![put]).await?;
         }

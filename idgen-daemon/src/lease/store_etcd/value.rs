@@ -6,7 +6,7 @@ use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, Identity, InstanceId, Revision,
-    StoreIdentity, Token,
+    StoreIdentity, Token, Told,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ pub(super) struct CellValue {
     epoch_known: u64,
     #[serde(default)]
     epoch_known_since_ms: u64,
+    #[serde(default)]
+    formats_known: Vec<String>,
     min_floor_ms: u64,
     #[serde(default)]
     shard_min_floor_ms: u64,
@@ -45,6 +47,7 @@ impl CellValue {
             epoch_since_ms: now.0,
             epoch_known: 0,
             epoch_known_since_ms: 0,
+            formats_known: Vec::new(),
             min_floor_ms: 0,
             shard_min_floor_ms: 0,
             sealed_reason: None,
@@ -72,8 +75,12 @@ impl CellValue {
         UnixMs(self.shard_min_floor_ms)
     }
 
-    pub(super) fn known(&self) -> (Epoch, UnixMs) {
-        (Epoch(self.epoch_known), UnixMs(self.epoch_known_since_ms))
+    pub(super) fn known(&self) -> Told {
+        Told {
+            epoch: Epoch(self.epoch_known),
+            since: UnixMs(self.epoch_known_since_ms),
+            formats: self.formats_known.clone(),
+        }
     }
 }
 
@@ -118,12 +125,13 @@ impl SeenCell {
         ])
     }
 
-    /// Sealed, and with the highest epoch that is known.
-    pub(super) fn sealed(&self, reason: &str, known: Epoch, since: UnixMs) -> Result<Vec<u8>> {
+    /// Sealed, and with what is known beyond it.
+    pub(super) fn sealed(&self, reason: &str, known: &Told) -> Result<Vec<u8>> {
         self.with([
             ("sealed_reason", reason.into()),
-            ("epoch_known", known.0.into()),
-            ("epoch_known_since_ms", since.0.into()),
+            ("epoch_known", known.epoch.0.into()),
+            ("epoch_known_since_ms", known.since.0.into()),
+            ("formats_known", known.formats.clone().into()),
         ])
     }
 
@@ -133,6 +141,8 @@ impl SeenCell {
             ("epoch", plan.to.0.into()),
             ("epoch_nonce", Uuid::from_u128(plan.nonce.0).to_string().into()),
             ("epoch_since_ms", plan.since.0.into()),
+            ("worker_format", plan.formats.as_str().into()),
+            ("formats_known", Vec::<String>::new().into()),
             ("min_floor_ms", plan.worker_min_floor.0.into()),
             ("shard_min_floor_ms", plan.shard_min_floor.0.into()),
             ("sealed_reason", serde_json::Value::Null),

@@ -11,9 +11,11 @@ use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
-use idgen_daemon::lease::{Committed, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock};
+use idgen_daemon::lease::{
+    Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +62,7 @@ struct CellRow {
     cell: Cell,
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
-    known: (Epoch, UnixMs),
+    known: Told,
 }
 
 #[derive(Clone, Debug)]
@@ -129,7 +131,7 @@ impl MemoryPlace {
         MemoryStore {
             place: self.clone(),
             asker,
-            expected: None,
+            expected: Expected::Unknown,
         }
     }
 
@@ -149,6 +151,10 @@ impl MemoryPlace {
     /// The store has been used.
     pub fn make_cell(&self) {
         self.ground().cell();
+    }
+
+    pub fn has_cell(&self) -> bool {
+        self.ground().books.cell.is_some()
     }
 
     /// These are somebody's for so long.
@@ -274,7 +280,7 @@ impl Ground {
                 },
                 shard_min_floor: UnixMs(0),
                 sealed_reason: None,
-                known: (Epoch(0), UnixMs(0)),
+                known: Told::default(),
             }
         })
     }
@@ -326,8 +332,8 @@ impl Ground {
             .collect()
     }
 
-    fn read(&mut self, class: Class, expected: Option<CellId>) -> Result<Snapshot> {
-        if self.books.cell.is_none() && expected.is_some() {
+    fn read(&mut self, class: Class, expected: Expected) -> Result<Snapshot> {
+        if self.books.cell.is_none() && expected != Expected::Nothing {
             return refused(StoreErrorKind::Denied, "the lease store is empty");
         }
         let CellRow {
@@ -447,23 +453,16 @@ impl Ground {
         if survey.is_some_and(|survey| survey.is_all_that(class, &seal.remembered)) {
             return Ok(false);
         }
-        let Some(row) = self
-            .books
-            .cell
-            .as_mut()
-            .filter(|row| row.cell.cell_id == seal.cell_id && row.cell.epoch <= seal.known)
-        else {
+        let meant = self.books.cell.as_mut();
+        let Some(row) = meant.filter(|row| row.cell.cell_id == seal.cell_id) else {
             return Ok(true);
         };
-        let rises = row.known.0 < seal.known;
-        if row.sealed_reason.is_some() && !rises {
-            return Ok(true);
+        let is_sealed = row.sealed_reason.is_some();
+        if let Some(known) = row.known.sealed_with(&seal.known, &row.cell, is_sealed) {
+            row.known = known;
+            row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
+            self.raise_revision();
         }
-        row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
-        if rises {
-            row.known = (seal.known, seal.known_since);
-        }
-        self.raise_revision();
         Ok(true)
     }
 
@@ -492,7 +491,7 @@ impl Ground {
             .books
             .cell
             .as_mut()
-            .filter(|row| plan.is_for(&row.cell, &here))
+            .filter(|row| plan.is_for(&row.cell, &row.known, &here))
         else {
             return refused(StoreErrorKind::Conflict, "the cell has changed");
         };
@@ -500,6 +499,8 @@ impl Ground {
         row.cell.epoch_nonce = plan.nonce;
         row.cell.epoch_since = plan.since;
         row.cell.identity = here.clone();
+        row.cell.worker_format.clone_from(&plan.formats);
+        row.known.formats.clear();
         row.cell.min_floor = row.cell.min_floor.max(plan.worker_min_floor);
         row.shard_min_floor = row.shard_min_floor.max(plan.shard_min_floor);
         row.sealed_reason = None;

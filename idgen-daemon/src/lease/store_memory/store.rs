@@ -2,14 +2,14 @@
 
 use super::{Asker, Fault, Ground, MemoryPlace, Result, refused};
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::{AdvancePlan, BootId, CellId, GrantPlan, Mark, Snapshot, Survey, SwitchPlan};
-use idgen_daemon::lease::{CellStore, Committed, LeaseStore, Renewal, Seal, StoreErrorKind};
+use idgen_core::lease::{AdvancePlan, BootId, GrantPlan, Mark, Snapshot, Survey, SwitchPlan};
+use idgen_daemon::lease::{CellStore, Committed, Expected, LeaseStore, Renewal, Seal, StoreErrorKind};
 
 /// The store of one class as one daemon sees it.
 pub struct MemoryStore {
     pub(super) place: MemoryPlace,
     pub(super) asker: Asker,
-    pub(super) expected: Option<CellId>,
+    pub(super) expected: Expected,
 }
 
 impl MemoryStore {
@@ -56,8 +56,8 @@ impl MemoryStore {
 }
 
 impl LeaseStore for MemoryStore {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.expected = Some(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.expected = expected;
     }
 
     async fn read(&mut self) -> Result<Snapshot> {

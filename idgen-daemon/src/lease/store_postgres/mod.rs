@@ -15,15 +15,15 @@ use self::statements::{
     SWITCH,
 };
 use super::store::{
-    CellStore, Committed, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, check_new,
-    check_open, check_plan,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
+    check_new, check_open, check_plan,
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
-    Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -55,8 +55,8 @@ pub struct PostgresStoreConfig {
 pub struct PostgresStore {
     config: PostgresStoreConfig,
     session: Option<Session>,
-    /// Who asks has been served from it.
-    expected: Option<CellId>,
+    /// What a store that is empty is judged by.
+    expected: Expected,
 }
 
 impl PostgresStore {
@@ -65,7 +65,7 @@ impl PostgresStore {
         Self {
             config,
             session: None,
-            expected: None,
+            expected: Expected::Unknown,
         }
     }
 
@@ -120,7 +120,7 @@ struct LockedCell {
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
     revision: Revision,
-    known: (Epoch, UnixMs),
+    known: Told,
     here: StoreIdentity,
 }
 
@@ -146,7 +146,11 @@ impl LockedCell {
             shard_min_floor: moment(6)?,
             sealed_reason: column(row, 7)?,
             revision: Revision(unsigned(column(row, 8)?)?),
-            known: (Epoch(unsigned(column(row, 9)?)?), moment(10)?),
+            known: Told {
+                epoch: Epoch(unsigned(column(row, 9)?)?),
+                since: moment(10)?,
+                formats: column(row, 13)?,
+            },
             here: identity_column(row, 12)?,
         })
     }
@@ -170,7 +174,7 @@ impl LockedCell {
 }
 
 /// Begins, locks the cell, and checks that this database may serve it.
-async fn begin(session: &Session, expected: Option<CellId>) -> Result<LockedCell> {
+async fn begin(session: &Session, expected: Expected) -> Result<LockedCell> {
     session.batch("BEGIN").await.map_err(not_done)?;
     let found = match LockedCell::find(session).await? {
         Some(found) => Some(found),
@@ -201,8 +205,8 @@ async fn raise_revision(session: &Session) -> Result<i64> {
 }
 
 impl LeaseStore for PostgresStore {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.expected = Some(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.expected = expected;
     }
 
     async fn read(&mut self) -> Result<Snapshot> {
@@ -337,15 +341,18 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         session.batch("BEGIN").await.map_err(not_done)?;
         let found = LockedCell::find(&session).await?;
-        if found.is_none_or(|locked| locked.cell.cell_id != seal.cell_id) {
-            self.commit(session, warnings).await?;
-            return Ok(true);
+        let meant = found.filter(|locked| locked.cell.cell_id == seal.cell_id);
+        let known = meant.and_then(|locked| {
+            let is_sealed = locked.sealed_reason.is_some();
+            locked.known.sealed_with(&seal.known, &locked.cell, is_sealed)
+        });
+        if let Some(known) = known {
+            let (epoch, since) = (signed(known.epoch.0)?, ms(known.since.0));
+            session
+                .execute(SEAL, &[&seal.reason, &epoch, &since, &known.formats])
+                .await
+                .map_err(not_done)?;
         }
-        let (known, since) = (signed(seal.known.0)?, ms(seal.known_since.0));
-        session
-            .execute(SEAL, &[&seal.reason, &known, &since])
-            .await
-            .map_err(not_done)?;
         self.commit(session, warnings).await?;
         Ok(true)
     }
@@ -390,7 +397,7 @@ impl CellStore for PostgresStore {
         let warnings = session.warnings();
         session.batch("BEGIN").await.map_err(not_done)?;
         let found = LockedCell::find(&session).await?;
-        let as_planned = found.is_some_and(|locked| plan.is_for(&locked.cell, &locked.here));
+        let as_planned = found.is_some_and(|locked| plan.is_for(&locked.cell, &locked.known, &locked.here));
         let mut advanced = 0;
         if as_planned {
             advanced = session
@@ -405,6 +412,7 @@ impl CellStore for PostgresStore {
                         &plan.by,
                         &plan.reason,
                         &signed(plan.worker_min_floor.0)?,
+                        &plan.formats,
                     ],
                 )
                 .await

@@ -7,7 +7,8 @@ pub(super) const LOCK_CELL: &str = "
            c.min_floor_ms, c.shard_min_floor_ms, c.sealed_reason, c.revision,
            c.epoch_known, (extract(epoch FROM c.epoch_known_since) * 1000)::int8,
            format('postgres/%s/%s/%s', c.system_identifier, c.timeline, c.database_oid),
-           format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid)
+           format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid),
+           c.formats_known
       FROM idgen.cell c CROSS JOIN idgen.store_identity() i
        FOR UPDATE OF c";
 
@@ -28,14 +29,11 @@ pub(super) const RAISE_REVISION: &str = "UPDATE idgen.cell SET revision = revisi
 
 pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
 
-/// Whatever is sealed already stays as it is, and so does an epoch that whoever seals knows nothing of.
+/// Whatever is sealed already stays as it is. The cell's row is locked, and what is known was put together from it.
 pub(super) const SEAL: &str = "
     UPDATE idgen.cell
        SET sealed_reason = coalesce(sealed_reason, $1), revision = revision + 1,
-           epoch_known_since = CASE WHEN epoch_known < $2 THEN to_timestamp($3::float8 / 1000)
-                                    ELSE epoch_known_since END,
-           epoch_known = greatest(epoch_known, $2)
-     WHERE epoch <= $2 AND (sealed_reason IS NULL OR epoch_known < $2)";
+           epoch_known = $2, epoch_known_since = to_timestamp($3::float8 / 1000), formats_known = $4";
 
 /// The cell's row is locked and was found to have the epoch that this was planned on.
 pub(super) const ADVANCE: &str = "
@@ -44,6 +42,7 @@ pub(super) const ADVANCE: &str = "
         VALUES ($1, to_timestamp($3::float8 / 1000), $5, $6, $7))
     UPDATE idgen.cell c
        SET epoch = $1, epoch_nonce = $2, epoch_since = to_timestamp($3::float8 / 1000), sealed_reason = NULL,
+           worker_format = $9, formats_known = '{}',
            min_floor_ms = greatest(c.min_floor_ms, $8),
            shard_min_floor_ms = greatest(c.shard_min_floor_ms, $4), revision = c.revision + 1,
            system_identifier = i.system_identifier, timeline = i.timeline, database_oid = i.database_oid

@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use super::process::{Process, free_ports};
+use super::ports::free_ports;
+use super::process::Process;
 use super::{PATIENCE, Scratch, eventually_true};
 
 /// Where its time comes from.

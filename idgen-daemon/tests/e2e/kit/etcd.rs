@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::daemon::{Answer, answer};
-use super::process::{Process, Signal, free_ports};
+use super::ports::free_ports;
+use super::process::{Process, Signal};
 use super::{CertDir, PATIENCE, Scratch, eventually, eventually_true, http};
 
 /// Where `make/etcd.sh` unpacks the newer release.

@@ -17,8 +17,8 @@ use idgen_core::lease::{
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
-    ClockInputs, Committed, Connect, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer, Renewal,
-    Report, Seal, StoreError, StoreErrorKind, accept_channel, host_clock,
+    ClockInputs, Committed, Connect, Expected, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer,
+    Renewal, Report, Seal, StoreError, StoreErrorKind, accept_channel, host_clock,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
@@ -241,8 +241,8 @@ struct Timed<S> {
 }
 
 impl<S: LeaseStore> LeaseStore for Timed<S> {
-    fn expect_cell(&mut self, cell_id: CellId) {
-        self.store.expect_cell(cell_id);
+    fn expect(&mut self, expected: Expected) {
+        self.store.expect(expected);
     }
 
     async fn read(&mut self) -> StoreResult<Snapshot> {

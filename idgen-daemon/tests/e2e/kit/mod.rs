@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod http;
 pub mod load;
 pub mod pki;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod scratch;

@@ -163,10 +163,3 @@ fn is_zombie(id: u32) -> bool {
         .next()
         .is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
-
-/// Free loopback ports. Somebody else could take them before we do; callers that must not fail retry.
-pub fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners =
-        [(); N].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind a loopback port"));
-    listeners.map(|listener| listener.local_addr().expect("local address").port())
-}

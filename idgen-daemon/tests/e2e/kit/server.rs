@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use postgres::{Client, Config, NoTls};
 
-use super::process::{Process, ServerAccount, Signal, free_ports, pids_in, print_tail, signal_pid};
+use super::ports::free_ports;
+use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
 use super::wait::within;
 use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
 
@@ -99,10 +100,7 @@ impl Server {
             _template: template,
         };
         server.set("listen_addresses", "");
-        server.set(
-            "unix_socket_directories",
-            &server.socket_dir().display().to_string(),
-        );
+        server.set_socket_dir();
         if let Some(certs) = &options.certs {
             server.listen_with(certs);
         }
@@ -153,9 +151,16 @@ impl Server {
             scratch,
             _template: None,
         };
-        let dir = server.socket_dir().display().to_string();
-        server.set("unix_socket_directories", &dir);
+        server.set_socket_dir();
         server
+    }
+
+    /// Again, where a configuration came from another server.
+    pub fn set_socket_dir(&self) {
+        self.set(
+            "unix_socket_directories",
+            &self.socket_dir().display().to_string(),
+        );
     }
 
     fn listen_with(&mut self, certs: &Path) {
@@ -371,6 +376,17 @@ impl Server {
             self.socket_dir().display(),
             self.port
         )
+    }
+
+    /// For another server, and its administrator's programs.
+    pub fn conninfo(&self) -> String {
+        let dir = self.socket_dir().display();
+        format!("host={dir} port={} user=postgres dbname=postgres", self.port)
+    }
+
+    /// A program under the account that the server's files belong to.
+    pub fn as_account(&self, program: impl AsRef<Path>) -> Command {
+        ServerAccount::get().command(program, self.socket_dir())
     }
 
     /// One of the client programs, pointed at this server.

@@ -1,11 +1,12 @@
 //! `idgen_create_segment()`: a new tag, or one that was dropped and goes on above what it had granted.
 
 use super::{check_step, new_tag_argument, null, tag_seq, wrong};
-use crate::call::{Call, current_user, in_recovery, v1_function};
+use crate::call::{Call, current_database, current_user, in_recovery, v1_function};
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables, commit_durably};
 use crate::segment::catalog::{self, Identity};
-use crate::segment::{leaf, own};
+use crate::segment::{changed, leaf, own};
+use crate::shmem::SegmentKey;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::SpiClient;
@@ -13,21 +14,24 @@ use pgrx::spi::SpiClient;
 v1_function!(idgen_create_segment, create_segment);
 
 const INSERT: &str = "
-    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step)
-    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7 FROM pg_roles r WHERE r.oid = $2
+    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, mark)
+    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7, a.mark FROM pg_roles r, idgen.authority a WHERE r.oid = $2
     ON CONFLICT (tag) DO NOTHING
     RETURNING tag_seq, segment_id";
 
 const LOCK_TOMBSTONE: &str = "
-    SELECT s.max_id FROM idgen.segment s WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE";
+    SELECT s.max_id, s.needs_burn OR s.mark IS DISTINCT FROM a.mark
+      FROM idgen.segment s, idgen.authority a WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE OF s";
 
-/// Another segment id: what sessions and shared memory know of the dropped one is not of this.
+/// Another segment id: what sessions and shared memory know of the dropped one is not of this. What has to be passed over
+/// before a grant still has to be.
 const REVIVE: &str = "
     UPDATE idgen.segment s
        SET owner = r.rolname, owner_oid = r.oid, role_space = $3, start_id = $4, max_id = greatest(s.max_id, $4 - 1),
            limit_id = $5, step = $6, max_step = $7, step_hint = NULL, fetch_limit = NULL,
            segment_id = gen_random_uuid(), tag_seq = s.tag_seq + 1, version = s.version + 1,
-           created_at = clock_timestamp(), granted_at = NULL, dropped_at = NULL
+           created_at = clock_timestamp(), granted_at = NULL, dropped_at = NULL,
+           rate_per_minute = 0, rate_since_ms = 0, rate_since_id = 0
       FROM pg_roles r
      WHERE s.tag = $1 AND s.dropped_at IS NOT NULL AND r.oid = $2
     RETURNING s.tag_seq, s.segment_id";
@@ -118,15 +122,16 @@ fn make(
         new.max_step.into(),
     ];
     let mut made = client.update(INSERT, None, &args)?.first();
-    let mut above = None;
+    let mut tombstone = None;
     if made.is_empty() {
-        above = Some(lock_tombstone(client, new)?);
+        tombstone = Some(lock_tombstone(client, new)?);
         made = client.update(REVIVE, None, &args)?.first();
     }
     let tag_seq = tag_seq(&made)?;
     let segment_id = made.get::<pgrx::Uuid>(2)?;
+    let above = tombstone.as_ref().map(|tombstone| tombstone.above);
     if let Some(segment_id) = segment_id {
-        own::note_made(*segment_id.as_bytes());
+        serve(*segment_id.as_bytes(), identity, tombstone);
     }
     client.update(
         RECORD,
@@ -147,8 +152,29 @@ fn make(
     Ok(())
 }
 
-/// The highest id that the dropped tag of this name had granted.
-fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<i64, Error> {
+/// A dropped tag of this name.
+struct Tombstone {
+    /// The highest id that it had granted.
+    above: i64,
+    /// More may have been granted that this database does not know of.
+    must_burn: bool,
+}
+
+/// From now on this transaction grants ids of the tag to itself, unless a worker has to pass over some first.
+fn serve(segment_id: [u8; 16], identity: Identity, tombstone: Option<Tombstone>) {
+    if tombstone.is_some_and(|tombstone| tombstone.must_burn) {
+        let key = SegmentKey {
+            database: current_database(),
+            segment_id,
+            space_id: identity.space_id,
+        };
+        changed::note(key, false);
+    } else {
+        own::note_made(segment_id);
+    }
+}
+
+fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<Tombstone, Error> {
     let exists = || Error::TagExists { tag: new.tag.clone() };
     let row = client
         .update(LOCK_TOMBSTONE, Some(1), &[new.tag.as_str().into()])?
@@ -176,5 +202,8 @@ fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<i64, Error
             new.start_id
         );
     }
-    Ok(above)
+    Ok(Tombstone {
+        above,
+        must_burn: row.get::<bool>(2)?.unwrap_or(true),
+    })
 }

@@ -65,7 +65,10 @@ fn check_step(name: &str, value: i32) -> Result<i32, Error> {
 }
 
 /// The tag to change, for a role that may, with the leaves for its event.
-fn tag_to_change(call: Call) -> Result<Found, Error> {
+///
+/// # Errors
+/// NULL, in recovery, unknown tag, no right to change it; no leaves for the event.
+pub fn tag_to_change(call: Call) -> Result<Found, Error> {
     let tag = super::tag_name(call.text_bytes(0).ok_or_else(|| null("tag"))?);
     if in_recovery() {
         return Err(Error::InRecovery);
@@ -133,7 +136,7 @@ pub fn lock_floor(found: &Found) -> Result<i64, Error> {
 }
 
 /// What this transaction knows of the tag is void, and at its commit the ranges in memory are, if `discards`.
-fn note_change(found: &Found, discards: bool) {
+pub fn note_change(found: &Found, discards: bool) {
     cache::forget_all();
     if !own::has_made(found.segment_id) {
         changed::note(found.key(), discards);

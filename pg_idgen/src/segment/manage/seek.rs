@@ -2,6 +2,7 @@
 
 use super::{lock, note_change, null, tag_seq, tag_to_change};
 use crate::call::{Call, v1_function};
+use crate::clock;
 use crate::error::Error;
 use crate::owner::AsOwner;
 use crate::segment::catalog::Found;
@@ -12,8 +13,10 @@ use pgrx::spi::SpiClient;
 
 v1_function!(idgen_seek_segment, seek_segment);
 
+/// What is skipped was not used: the rate is measured from here on.
 const UPDATE: &str = "
-    UPDATE idgen.segment s SET max_id = $2, tag_seq = s.tag_seq + 1, version = s.version + 1
+    UPDATE idgen.segment s
+       SET max_id = $2, tag_seq = s.tag_seq + 1, version = s.version + 1, rate_since_ms = $3, rate_since_id = $2
      WHERE s.segment_id = $1
     RETURNING s.tag_seq";
 
@@ -40,7 +43,10 @@ fn move_up(client: &mut SpiClient<'_>, found: &Found, next_id: i64, force: bool)
     let last = next_id - 1;
     let skipped = (last > row.max_id).then(|| (row.max_id + 1, last));
     let id = pgrx::Uuid::from_bytes(found.segment_id);
-    let moved = client.update(UPDATE, None, &[id.into(), last.into()])?.first();
+    let now_ms = clock::wall().0.cast_signed();
+    let moved = client
+        .update(UPDATE, None, &[id.into(), last.into(), now_ms.into()])?
+        .first();
     client.update(
         RECORD,
         None,

@@ -1,0 +1,140 @@
+//! What the daemon is to lease and to raise in the store.
+
+use crate::call::{
+    Call, bigint_datum, current_database, in_recovery, integer_datum, text_datum, uuid_datum, v1_function,
+};
+use crate::clock;
+use crate::error::Error;
+use crate::guc;
+use crate::owner::{AsOwner, Tables};
+use crate::segment;
+use crate::shmem::{SegmentKey, Shared, shared};
+use idgen_core::segment::authority::{Stretch, wanted_ceiling};
+use pgrx::pg_sys;
+use pgrx::spi::Spi;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+v1_function!(idgen_authority_wanted, authority_wanted);
+
+/// The space, unless this is a clone that a worker has not made another space yet.
+const SPACE: &str = "
+    SELECT p.space_id, p.database_oid = d.oid
+      FROM idgen.space p, pg_database d WHERE d.datname = current_database()";
+
+/// Tags by their segment ids; the size of the next range is at most twice that of the last.
+const TAGS: &str = "
+    SELECT s.tag, s.segment_id, s.max_id, s.limit_id,
+           least(s.max_step::bigint, 2 * coalesce(s.step_hint, s.step)::bigint)
+      FROM idgen.segment s WHERE s.segment_id = ANY ($1) AND s.dropped_at IS NULL
+     ORDER BY s.tag";
+
+struct Tag {
+    tag: String,
+    segment_id: [u8; 16],
+    max_id: i64,
+    limit_id: i64,
+    range_ids: u64,
+}
+
+/// No rows: nothing is to be leased here (authority is local, or this is a standby or an unsettled clone).
+fn authority_wanted(call: Call) -> Result<pg_sys::Datum, Error> {
+    let mut rows = call.rows()?;
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    shared.note_daemon(clock::boot());
+    if guc::authority() == guc::Authority::Local || in_recovery() {
+        return Ok(rows.done());
+    }
+    let Some(tables) = Tables::of_this_database() else {
+        return Ok(rows.done());
+    };
+    let Some(space_id) = space(tables)? else {
+        let leaves = segment::place(shared, &SegmentKey::leaves_of(current_database()))?;
+        segment::ask(leaves);
+        return Ok(rows.done());
+    };
+    rows.push([
+        uuid_datum(space_id),
+        integer_datum(0),
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]);
+    let stretches = stretches(shared, space_id);
+    for tag in tags(tables, &stretches)? {
+        let (stretch, bulk_ids) = stretches.get(&tag.segment_id).copied().unwrap_or_default();
+        // A bulk request that waits for it comes on top of the ranges to come.
+        let begin = tag.max_id.max(stretch.floor);
+        let max_id = begin.saturating_add_unsigned(bulk_ids).min(tag.limit_id);
+        let wanted = wanted_ceiling(max_id, stretch, tag.range_ids, tag.limit_id);
+        if wanted > stretch.ceiling {
+            rows.push([
+                uuid_datum(space_id),
+                integer_datum(0),
+                text_datum(&tag.tag),
+                uuid_datum(tag.segment_id),
+                bigint_datum(tag.max_id),
+                bigint_datum(stretch.ceiling),
+                bigint_datum(wanted),
+            ]);
+        }
+    }
+    Ok(rows.done())
+}
+
+fn space(tables: Tables) -> Result<Option<[u8; 16]>, Error> {
+    let _as_owner = AsOwner::begin(tables.owner);
+    let (space_id, settled) = Spi::connect(|client| {
+        let row = client.select(SPACE, Some(1), &[])?.first();
+        Ok::<_, pgrx::spi::Error>((row.get::<pgrx::Uuid>(1)?, row.get::<bool>(2)?))
+    })?;
+    let space_id = space_id.filter(|_| settled == Some(true));
+    Ok(space_id.map(|space_id| *space_id.as_bytes()))
+}
+
+/// The tags of this space that were used since the server started, what may be granted of them, and for how many ids
+/// of a bulk request that was too little.
+fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], (Stretch, u64)> {
+    let now = clock::boot();
+    let leaves = SegmentKey::leaves_of(current_database());
+    shared
+        .segments_in_use()
+        .map(|slot| (slot.key(), slot))
+        .filter(|(key, _)| key.database == leaves.database && key.space_id == space_id)
+        .map(|(key, slot)| {
+            let permit = shared.permit(slot, now);
+            (
+                key.segment_id,
+                (
+                    permit.map(|permit| permit.stretch).unwrap_or_default(),
+                    slot.bulk_wanted.load(Ordering::Relaxed),
+                ),
+            )
+        })
+        .collect()
+}
+
+fn tags(tables: Tables, stretches: &HashMap<[u8; 16], (Stretch, u64)>) -> Result<Vec<Tag>, Error> {
+    let ids: Vec<pgrx::Uuid> = stretches.keys().map(|id| pgrx::Uuid::from_bytes(*id)).collect();
+    let _as_owner = AsOwner::begin(tables.owner);
+    let tags = Spi::connect(|client| {
+        let rows = client.select(TAGS, None, &[ids.into()])?;
+        let mut tags = Vec::new();
+        for row in rows {
+            tags.push(Tag {
+                tag: row.get::<String>(1)?.unwrap_or_default(),
+                segment_id: row
+                    .get::<pgrx::Uuid>(2)?
+                    .map(|id| *id.as_bytes())
+                    .unwrap_or_default(),
+                max_id: row.get::<i64>(3)?.unwrap_or_default(),
+                limit_id: row.get::<i64>(4)?.unwrap_or_default(),
+                range_ids: row.get::<i64>(5)?.unwrap_or_default().unsigned_abs(),
+            });
+        }
+        Ok::<_, pgrx::spi::Error>(tags)
+    })?;
+    Ok(tags)
+}
