@@ -161,6 +161,7 @@ fn numbers_of(client: &mut Client, query: &str) -> Vec<i64> {
 
 /// What was there before and what was committed since is there, all of it, and each number once.
 fn assert_nothing_lost_or_twice(client: &mut Client, before: &[Vec<i64>], written: &Numbers) {
+    assert!(written.len() > 500, "{} numbers say nothing", written.len());
     for ((_, tag, query), before) in SEQUENCES.iter().zip(before) {
         let since = written.iter().filter(|(of, _)| of == tag);
         let mut expected: Vec<i64> = before.iter().copied().chain(since.map(|(_, id)| *id)).collect();
@@ -174,10 +175,7 @@ fn assert_nothing_lost_or_twice(client: &mut Client, before: &[Vec<i64>], writte
             found.len(),
             expected.len()
         );
-        assert!(
-            found.len() > before.len() + 200,
-            "{tag}: too few rows to mean anything"
-        );
+        assert!(found.len() > before.len(), "{tag}: nobody has written");
     }
 }
 
@@ -346,6 +344,12 @@ fn an_adopted_table_is_dumped_and_restored_and_the_sequence_is_put_back_there() 
 
     let mut there = target.connect_to("app");
     for (sequence, tag, query) in SEQUENCES {
+        // What the dump does not know of has to be passed over before the sequence can go on.
+        sql::refusal(
+            &mut there,
+            &format!("SELECT * FROM idgen_release_sequence('{tag}')"),
+            "IG028",
+        );
         let highest = *numbers_of(&mut there, query).last().expect("rows");
         let next: i64 = sql::value(&mut there, &format!("SELECT idgen_segment('{tag}')"));
         assert!(next > highest, "{tag}: {next} after {highest}");

@@ -65,13 +65,20 @@ fn locked_plan(found: &Found, user: pg_sys::Oid) -> Result<Plan, Error> {
     super::check_isolation(&found.tag, refuse)?;
     let mut locks = Locks::none();
     loop {
-        let adopted = record::find(found)?.ok_or_else(|| {
+        let (adopted, must_burn) = record::find(found)?.ok_or_else(|| {
             refuse(
                 &found.tag,
                 "It has not taken the place of a sequence.".into(),
                 "A tag that idgen_create_segment() has made is ended with idgen_drop_segment('tag').",
             )
         })?;
+        if must_burn {
+            return Err(refuse(
+                &found.tag,
+                "More may have been granted than its row knows: it was restored, or the server was promoted or upgraded, and the tag was not used since.".into(),
+                "Use it once, so that it passes over its safety burn: SELECT idgen_segment('tag').",
+            ));
+        }
         let plan = Spi::connect_mut(|client| plan(client, found, adopted, user))?;
         let relations = Spi::connect_mut(|client| {
             look::relations(client, &plan.columns, plan.standing, &found.tag, refuse)

@@ -82,8 +82,9 @@ const RECORD: &str = "
 const FIND: &str = "
     SELECT CASE WHEN a.space_id = p.space_id THEN a.sequence_oid ELSE to_regclass(format('%I.%I', a.sequence_schema, a.sequence_name))::oid END,
            a.sequence_schema::text, a.sequence_name::text, a.identity, a.data_type, a.start_value, a.min_value, a.max_value,
-           a.cache_size, a.floor
-      FROM idgen.adopted_sequence a CROSS JOIN idgen.space p WHERE a.tag = $1";
+           a.cache_size, a.floor, s.needs_burn OR s.mark IS DISTINCT FROM h.mark
+      FROM idgen.adopted_sequence a JOIN idgen.segment s ON s.tag = a.tag CROSS JOIN idgen.space p CROSS JOIN idgen.authority h
+     WHERE a.tag = $1";
 
 const FORGET: &str = "DELETE FROM idgen.adopted_sequence a WHERE a.tag = $1";
 
@@ -174,8 +175,8 @@ fn write_event(
     Ok(())
 }
 
-/// What a tag has adopted; `None`: nothing.
-pub fn find(found: &Found) -> Result<Option<Adopted>, Error> {
+/// What a tag has adopted, and whether more may have been granted than its row knows; `None`: nothing.
+pub fn find(found: &Found) -> Result<Option<(Adopted, bool)>, Error> {
     let _as_owner = AsOwner::begin(found.tables.owner);
     Spi::connect_mut(|client| {
         let Some(row) = client.update(FIND, None, &[found.tag.as_str().into()])?.next() else {
@@ -186,7 +187,7 @@ pub fn find(found: &Found) -> Result<Option<Adopted>, Error> {
         };
         let number = |column| row.get::<i64>(column)?.ok_or_else(damaged);
         let data_type = row.get::<String>(5)?.ok_or_else(damaged)?;
-        Ok(Some(Adopted {
+        let adopted = Adopted {
             sequence_oid: row.get::<pg_sys::Oid>(1)?.unwrap_or(pg_sys::InvalidOid),
             schema: row.get::<String>(2)?.ok_or_else(damaged)?,
             name: row.get::<String>(3)?.ok_or_else(damaged)?,
@@ -199,7 +200,8 @@ pub fn find(found: &Found) -> Result<Option<Adopted>, Error> {
             max: number(8)?,
             cache: number(9)?,
             floor: number(10)?,
-        }))
+        };
+        Ok(Some((adopted, row.get::<bool>(11)?.unwrap_or(true))))
     })
 }
 
