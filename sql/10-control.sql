@@ -24,19 +24,19 @@ AS 'MODULE_PATHNAME', 'idgen_claim_server';
 COMMENT ON FUNCTION idgen.claim_server(text) IS
 'Daemon: be the one that keeps the leases of this kind (worker, shard) on this server, whatever database it is connected to, until this session ends. Returns false while another session is. Needs a session of its own (no transaction pooling). Errors: IG011 not preloaded, 22023 another kind.';
 
-CREATE FUNCTION idgen.anchors(OUT kind text, OUT anchor text)
+CREATE FUNCTION idgen.anchors(OUT kind text, OUT anchor text, OUT age_ms bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 2
 AS 'MODULE_PATHNAME', 'idgen_anchors';
 COMMENT ON FUNCTION idgen.anchors() IS
-'Daemon: how far the lease store had come when leases of a kind (worker, shard) were last installed or extended here: anchor2, cell, store, epoch, its name, when it began (Unix ms), revision, a row and its revision, plan of formats, checksum. From the files pg_idgen_anchor.* of the data directory. Error: IG107 a file is torn or was changed.';
+'Daemon: how far the lease store had come when leases of a kind (worker, shard) were last installed or extended here: anchor2, cell, store, epoch, its name, when it began (Unix ms), revision, a row and its revision, plan of formats, checksum. From the files pg_idgen_anchor.* of the data directory. age_ms: how long ago at the most, by CLOCK_BOOTTIME, the store was asked for the grant or renewal that it tells of; NULL: not known, or the host was booted since. Error: IG107 a file is torn or was changed.';
 
-CREATE FUNCTION idgen.store_anchor(boot_id uuid, kind text, anchor text)
+CREATE FUNCTION idgen.store_anchor(boot_id uuid, kind text, anchor text, asked_ms bigint DEFAULT 0)
 RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_store_anchor';
-COMMENT ON FUNCTION idgen.store_anchor(uuid, text, text) IS
-'Daemon: write down how far the lease store has come, before a lease is opened or extended; on disk when it returns. Never goes back. Returns false when it is written down already. Errors: IG101 another boot id, IG105 another cell than this data directory belongs to, IG107 the anchor goes back, or the file is torn or was changed, 58030 it could not be written to disk, IG011 not preloaded, IG012 in recovery, 22023 bad argument.';
+COMMENT ON FUNCTION idgen.store_anchor(uuid, text, text, bigint) IS
+'Daemon: write down how far the lease store has come, before a lease is opened or extended; on disk when it returns. Never goes back. asked_ms: a reading of this server''s CLOCK_BOOTTIME, in ms, from before the store was asked for the grant or renewal that the anchor tells of; 0: not known. The next daemon need not wait where that was a moment ago. Returns false when it is written down already. Errors: IG101 another boot id, IG105 another cell than this data directory belongs to, IG107 the anchor goes back, or the file is torn or was changed, 58030 it could not be written to disk, IG011 not preloaded, IG012 in recovery, 22023 bad argument.';
 
 CREATE FUNCTION idgen.install_lease(
     contract integer, boot_id uuid, cell_id uuid, formats text, kind text, identity integer,

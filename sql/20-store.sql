@@ -15,6 +15,7 @@ CREATE TABLE idgen.cell (
     shard_min_floor_ms bigint NOT NULL DEFAULT 0,
     revision          bigint  NOT NULL DEFAULT 0,
     sealed_reason     text,
+    sealed_at         timestamptz,
     system_identifier bigint  NOT NULL,
     timeline          integer NOT NULL,
     database_oid      oid     NOT NULL,
@@ -34,6 +35,7 @@ COMMENT ON COLUMN idgen.cell.min_floor_ms IS 'No window of a worker begins below
 COMMENT ON COLUMN idgen.cell.shard_min_floor_ms IS 'No window of a shard begins below this Unix ms. An advance of the epoch raises it, because shards of both epochs are the same.';
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
 COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until somebody runs idgenctl epoch advance, and this says why.';
+COMMENT ON COLUMN idgen.cell.sealed_at IS 'When the reason was written: idgenctl epoch advance gives every daemon the time to tell which epochs it knows.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
 COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';

@@ -176,7 +176,7 @@ REVOKE ALL ON FUNCTION
     idgen.note_clock(text, text, bigint, bigint),
     idgen.claim_server(text),
     idgen.anchors(),
-    idgen.store_anchor(uuid, text, text),
+    idgen.store_anchor(uuid, text, text, bigint),
     idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
     idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -194,7 +194,7 @@ BEGIN
             idgen.note_clock(text, text, bigint, bigint),
             idgen.claim_server(text),
             idgen.anchors(),
-            idgen.store_anchor(uuid, text, text),
+            idgen.store_anchor(uuid, text, text, bigint),
             idgen.install_lease(integer, uuid, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.extend_lease(integer, uuid, text, text, integer, bigint, bigint, bigint, bigint, bigint, bigint),
             idgen.fence_lease(uuid, text, integer, bigint, bigint),
@@ -204,7 +204,7 @@ BEGIN
             idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
             idgen.fence_authority(uuid, integer)
         TO %1$I;
-        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;

@@ -19,15 +19,20 @@
 mod advance;
 #[path = "lease_model/always.rs"]
 mod always;
+#[path = "lease_model/histories.rs"]
+mod histories;
 #[path = "lease_model/scenario.rs"]
 mod scenario;
 #[path = "lease_model/search.rs"]
 mod search;
 #[path = "lease_model/steps.rs"]
 mod steps;
+#[path = "lease_model/unnoticed.rs"]
+mod unnoticed;
 #[path = "lease_model/world.rs"]
 mod world;
 
+use idgen_core::lease::Class;
 use scenario::{Broken, OldPrimary, Scenario};
 use search::explore;
 
@@ -64,6 +69,20 @@ const TWO_EPOCHS: Scenario = Scenario {
     ticks: 1,
     stride: 5,
     ..Scenario::BOTH_HALVES
+};
+
+/// A shard, in a store that is restored once under its old identity.
+const UNNOTICED: Scenario = Scenario {
+    restores: 1,
+    unnoticed: true,
+    skew: 0,
+    ticks: 1,
+    ..Scenario::ONE_SHARD
+};
+/// Two epochs, and a restore to before the first.
+const UNTOLD: Scenario = Scenario {
+    unnoticed: true,
+    ..TWO_EPOCHS
 };
 
 /// A bound that no scenario of `holds` needs.
@@ -165,6 +184,24 @@ mod nobody_mints_an_id_twice {
     }
 
     #[test]
+    fn when_it_is_restored_and_nobody_notices_at_first() {
+        holds(Scenario {
+            advances: 1,
+            ..UNNOTICED
+        });
+        holds_for(
+            Scenario {
+                class: Class::Worker,
+                identities: &[0, 1],
+                ..UNNOTICED
+            },
+            150_000,
+            false,
+        );
+        holds(UNTOLD);
+    }
+
+    #[test]
     fn when_a_standby_is_promoted() {
         holds(Scenario {
             promotion: Some(OldPrimary::Dead),
@@ -246,6 +283,16 @@ mod without_the_rule {
     #[test]
     fn that_a_restored_store_is_sealed() {
         found(RESTORED, Broken::RestoreNotSealed);
+    }
+
+    #[test]
+    fn that_others_get_the_time_to_say_that_it_was_restored() {
+        found(UNNOTICED, Broken::NoGrace);
+    }
+
+    #[test]
+    fn that_others_get_the_time_to_tell_their_epochs() {
+        found(UNTOLD, Broken::AdvanceUntold);
     }
 
     #[test]

@@ -23,11 +23,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, StatusResponse};
-use idgen_core::lease::{Class, InstanceId, Timing, TimingSpec};
-use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName};
+use idgen_core::lease::{Timing, TimingSpec};
 use kit::Etcd;
 use kit::etcd::Release;
-use kit::fleet::{Calls, Fleet};
+use kit::fleet::{Calls, Fleet, on_etcd, somebody};
 
 /// All have their lease within this.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -47,7 +46,7 @@ fn main() {
     let half = Duration::from_secs(setting("SECONDS", 60) / 2);
     let timing = Timing::new(TimingSpec::of_ttl(TTL_MS)).expect("timing");
     let etcd = Etcd::start();
-    let open = on_etcd(&etcd);
+    let open = on_etcd(&etcd, REQUEST_TIMEOUT, TTL_MS);
     println!(
         "{servers} keepers, {WORKERS} identities each, TTL {} s, period {} s; etcd {}, one member",
         TTL_MS / 1_000,
@@ -78,28 +77,6 @@ fn setting(name: &str, default: u64) -> u64 {
             .parse()
             .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
         Err(_) => default,
-    }
-}
-
-fn on_etcd(etcd: &Etcd) -> impl Fn(HolderName) -> EtcdStore {
-    let endpoint = etcd.endpoint();
-    move |holder| {
-        EtcdStore::new(EtcdConfig {
-            class: Class::Worker,
-            endpoints: vec![endpoint.clone()],
-            security: EtcdSecurity::default(),
-            prefix: "/bench".to_owned(),
-            request_timeout: REQUEST_TIMEOUT,
-            ttl_ms: TTL_MS,
-            holder,
-        })
-    }
-}
-
-fn somebody() -> HolderName {
-    HolderName {
-        instance: InstanceId(1),
-        name: "bench".to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `/metrics`, `/livez` and `/readyz` for whoever watches, `/clock/accept` for an operator on this host.
 
+use crate::authority::Board;
 use crate::error::{Error, Result};
 use crate::lease::{AcceptClock, Report};
 use crate::metrics::Metrics;
@@ -20,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Pages {
     /// The last report of each keeper.
     pub reports: Vec<(Class, watch::Receiver<Report>)>,
+    /// How the authority over segments stands, by database; empty where it is not leased.
+    pub authority: Board,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Where each keeper is told to believe its server's clock.
@@ -70,7 +73,9 @@ async fn metrics(State(pages): State<Pages>) -> Response {
         .map(|(class, report)| (*class, report.borrow().clone()))
         .collect();
     let reports = reports.iter().map(|(class, report)| (*class, report));
-    match pages.metrics.render(reports, Instant::now()) {
+    let now = Instant::now();
+    pages.metrics.set_authority(&pages.authority.read(), now);
+    match pages.metrics.render(reports, now) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => {
             tracing::error!("{error}");
@@ -105,14 +110,16 @@ async fn accept_clock(
 
 async fn readyz(State(pages): State<Pages>) -> Response {
     let now = Instant::now();
-    let unready: Vec<String> = pages
-        .reports
-        .iter()
-        .filter_map(|(class, report)| {
-            let why = report.borrow().readiness(now).err()?;
-            Some(format!("{class}s: {why}\n"))
-        })
-        .collect();
+    let of_classes = pages.reports.iter().filter_map(|(class, report)| {
+        let why = report.borrow().readiness(now).err()?;
+        Some(format!("{class}s: {why}\n"))
+    });
+    let authority = pages.authority.read();
+    let of_databases = authority.iter().filter_map(|(database, report)| {
+        let why = report.readiness(now).err()?;
+        Some(format!("authority of database {database}: {why}\n"))
+    });
+    let unready: Vec<String> = of_classes.chain(of_databases).collect();
     if unready.is_empty() {
         let warnings = pages.reports.iter().flat_map(|(class, report)| {
             let warnings = report.borrow().warnings(now);
@@ -120,7 +127,11 @@ async fn readyz(State(pages): State<Pages>) -> Response {
                 .into_iter()
                 .map(move |warning| format!("{class}s: {warning}\n"))
         });
-        format!("ready\n{}", warnings.collect::<String>()).into_response()
+        let of_databases = authority.iter().filter_map(|(database, report)| {
+            let warning = report.warning(now)?;
+            Some(format!("authority of database {database}: {warning}\n"))
+        });
+        format!("ready\n{}", warnings.chain(of_databases).collect::<String>()).into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, unready.concat()).into_response()
     }

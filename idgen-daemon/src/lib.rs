@@ -5,6 +5,8 @@
 //!  idgend -> supervisor -+-> lease::Keeper --> postgres::Control   (the server that mints)
 //!                        |        |
 //!                        |        +-> LeaseStore <- PostgresStore | EtcdStore
+//!                        +-> authority::AuthorityKeeper --> each database of that server
+//!                        |        +-> NamedStore <- PostgresStore | EtcdStore
 //!                        +-> http (/metrics, /livez, /readyz, /clock/accept)
 //!  idgenctl -> status | operator
 //! ```
@@ -15,6 +17,7 @@
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+pub mod authority;
 mod complaint;
 pub mod config;
 pub mod error;

@@ -1,5 +1,6 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
+use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
 use crate::lease::Report;
 use idgen_core::lease::{Class, ClockState, Judgement, Occupancy};
@@ -27,6 +28,29 @@ pub struct Metrics {
     seconds_to_deadline: GaugeVec,
     ceiling_lead_ms: IntGaugeVec,
     pool: PoolMetrics,
+    authority: AuthorityGauges,
+}
+
+/// What the authority keeper shows, by database.
+struct AuthorityGauges {
+    counts: AuthorityMetrics,
+    held: IntGaugeVec,
+    seconds_to_deadline: GaugeVec,
+}
+
+/// What the authority keeper counts.
+#[derive(Clone)]
+pub struct AuthorityMetrics {
+    failures: IntCounterVec,
+    /// Ceilings that the store committed.
+    pub raised: IntCounter,
+}
+
+impl AuthorityMetrics {
+    /// A failed request or a lost lease.
+    pub fn count_failure(&self, reason: &str) {
+        self.failures.with_label_values(&[reason]).inc();
+    }
 }
 
 /// How full the pool of a class is.
@@ -122,8 +146,24 @@ impl Metrics {
             )?,
             certificate_expiry: registered(&registry, IntGaugeVec::new(certificate, &["file"]))?,
             pool: PoolMetrics::new(&registry)?,
+            authority: AuthorityGauges::new(&registry)?,
             registry,
         })
+    }
+
+    /// What the authority keeper counts.
+    #[must_use]
+    pub fn of_authority(&self) -> AuthorityMetrics {
+        self.authority.counts.clone()
+    }
+
+    /// What each database shows when the metrics are read next.
+    pub fn set_authority<'r>(
+        &self,
+        reports: impl IntoIterator<Item = (&'r String, &'r DatabaseReport)>,
+        now: Instant,
+    ) {
+        self.authority.set(reports, now);
     }
 
     /// What the keeper of a class counts; they show as 0 from now on.
@@ -195,6 +235,53 @@ impl Metrics {
         self.clock_error_bound_seconds
             .with_label_values(&label)
             .set(seconds(clock.error_us_max.map(|us| us as f64)));
+    }
+}
+
+impl AuthorityGauges {
+    fn new(registry: &Registry) -> Result<Self> {
+        let database = ["database"];
+        let failures = Opts::new(
+            "idgen_authority_failures_total",
+            "Failed requests and lost leases of the authority over segments, by reason.",
+        );
+        let raised = Opts::new(
+            "idgen_authority_ceilings_raised_total",
+            "Ceilings of tags that the store has committed.",
+        );
+        let held = Opts::new(
+            "idgen_authority_held",
+            "1 while ranges of segments may be granted in this database, 0 while they should be and may not.",
+        );
+        let deadline = Opts::new(
+            "idgen_authority_seconds_to_deadline",
+            "Seconds until granting stops in this database unless the lease is renewed; 0 without a lease.",
+        );
+        Ok(Self {
+            counts: AuthorityMetrics {
+                failures: registered(registry, IntCounterVec::new(failures, &["reason"]))?,
+                raised: registered(registry, IntCounter::with_opts(raised))?,
+            },
+            held: registered(registry, IntGaugeVec::new(held, &database))?,
+            seconds_to_deadline: registered(registry, GaugeVec::new(deadline, &database))?,
+        })
+    }
+
+    /// Databases that are gone, or want none, are not shown.
+    fn set<'r>(&self, reports: impl IntoIterator<Item = (&'r String, &'r DatabaseReport)>, now: Instant) {
+        self.held.reset();
+        self.seconds_to_deadline.reset();
+        for (database, report) in reports {
+            let none_wanted = [Standing::NoExtension, Standing::Local, Standing::Standby];
+            if none_wanted.contains(&report.standing) {
+                continue;
+            }
+            let left = report.to_deadline(now).unwrap_or_default();
+            let held = report.standing == Standing::Held && !left.is_zero();
+            self.held.with_label_values(&[database]).set(i64::from(held));
+            let gauge = self.seconds_to_deadline.with_label_values(&[database]);
+            gauge.set(left.as_secs_f64());
+        }
     }
 }
 

@@ -8,15 +8,12 @@
 //! An anchor is a lower bound. An older copy of one, or one of another server of the cell, is less sharp but not
 //! wrong.
 //!
-//! Who remembers nothing cannot tell. A server that was never served from the cell takes its first lease only when
-//! the cell is brand-new, when somebody else renews or takes one (who does remember), or when so much time has gone
-//! by that whatever was granted in a future that got lost has run out.
+//! Whoever remembers less than was lost cannot tell. When it may take a lease all the same is said in [`super::trust`].
 
 use super::formats;
 use super::ledger::{Cell, Snapshot};
-use super::token::{BootId, CellId, Epoch, EpochNonce, Identity, Revision, StoreIdentity};
-use super::window::epoch_margin_ms;
-use crate::clock::{BootMs, ClockReading, UnixMs};
+use super::token::{CellId, Epoch, EpochNonce, Identity, Revision, StoreIdentity};
+use crate::clock::UnixMs;
 use core::fmt;
 use core::str::FromStr;
 use sha2::{Digest, Sha256};
@@ -308,39 +305,14 @@ fn sum(body: &str) -> String {
     text
 }
 
-/// A cell this young has no lost future. It lets the servers of a new cell start together; a restore within the
-/// first moments of a cell's life is not noticed by a server that remembers nothing.
-pub const CELL_YOUNG_MS: u64 = 15_000;
-
-/// The server has never been served from this cell, and nobody vouches for the store yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stranger {
-    /// How long it waits at the most.
-    pub wait_ms: u64,
-}
-
-impl fmt::Display for Stranger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "this server has no memory of the cell, and nobody has renewed a lease since it asked: the store may \
-             have been restored; waiting for a sign of another server, {} s at the most (anew after each restart of its daemon or of \
-             postgres)",
-            self.wait_ms.div_ceil(1_000)
-        )
-    }
-}
-
-impl core::error::Error for Stranger {}
-
 /// What one daemon has seen of the store of one class.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
     seen: Option<Anchor>,
+    /// Every row that was there then, and its revision: whatever daemons write makes the memory of all others sharper.
+    rows: Vec<(Identity, Revision)>,
     /// For good, until a higher epoch than that.
     departed: Option<(Departure, Epoch)>,
-    arrived: Option<(BootId, BootMs, Revision)>,
-    trusted: bool,
 }
 
 impl Pins {
@@ -354,8 +326,8 @@ impl Pins {
             return Err(departure.clone());
         }
         // Anchors of another cell were left by a server whose cell was forgotten on purpose.
-        let of_cell = || anchors.iter().filter(|anchor| anchor.cell_id == cell.cell_id);
-        for anchor in self.seen.iter().chain(of_cell()) {
+        let of_cell = anchors.iter().filter(|anchor| anchor.cell_id == cell.cell_id);
+        for anchor in self.seen.iter().chain(of_cell) {
             if let Err(departure) = anchor.admits_rows(snapshot) {
                 if departure != Departure::AnotherCell {
                     self.departed = Some((departure.clone(), cell.epoch.max(anchor.epoch)));
@@ -363,8 +335,11 @@ impl Pins {
                 return Err(departure);
             }
         }
+        if let Some(departure) = self.fallen_row(snapshot) {
+            self.departed = Some((departure.clone(), cell.epoch));
+            return Err(departure);
+        }
         self.departed = None;
-        self.trusted |= of_cell().next().is_some();
         let witness = self
             .seen
             .take()
@@ -374,7 +349,25 @@ impl Pins {
             witness,
             ..Anchor::of(cell, snapshot.revision)
         });
+        self.rows = snapshot
+            .rows()
+            .iter()
+            .map(|row| (row.identity, row.revision))
+            .collect();
         Ok(())
+    }
+
+    /// A row that is older than it was when this epoch was last looked at.
+    fn fallen_row(&self, snapshot: &Snapshot) -> Option<Departure> {
+        self.seen
+            .as_ref()
+            .filter(|seen| seen.epoch == snapshot.cell.epoch)?;
+        let fell = |(identity, was): &(Identity, Revision)| {
+            let shown = snapshot.row(*identity).map(|row| row.revision);
+            shown.is_none_or(|is| is < *was)
+        };
+        let (identity, was) = self.rows.iter().copied().find(fell)?;
+        Some(Departure::RowFell { identity, was })
     }
 
     /// Was a departure found that nobody has opened since?
@@ -388,17 +381,18 @@ impl Pins {
         self.departed = None;
     }
 
-    /// The store was found sealed. Whoever opens it from here on vouches for it to those who remember nothing.
-    pub fn note_sealed(&mut self) {
-        self.trusted = true;
-    }
-
     /// A grant or renewal of this identity was committed at `revision`.
     pub fn note_committed(&mut self, identity: Identity, revision: Revision) {
-        self.trusted = true;
         if let Some(seen) = &mut self.seen {
             seen.revision = seen.revision.max(revision);
             seen.witness = Some(Witness { identity, revision });
+        }
+    }
+
+    /// Something that is no row of a class was committed at `revision`.
+    pub fn note_revision(&mut self, revision: Revision) {
+        if let Some(seen) = &mut self.seen {
+            seen.revision = seen.revision.max(revision);
         }
     }
 
@@ -408,36 +402,21 @@ impl Pins {
         self.seen.as_ref()
     }
 
-    /// May a server lease that has no anchor? Asked after [`Pins::judge`]. `window_ms` is the longest window that
-    /// may have been granted.
-    pub fn vouched(
-        &mut self,
-        snapshot: &Snapshot,
-        boot_id: BootId,
-        now: ClockReading,
-        window_ms: u64,
-    ) -> Result<(), Stranger> {
-        if self.trusted || is_young(&snapshot.cell, now.wall) {
-            return Ok(());
-        }
-        // Another boot id may be another host, whose time since boot says nothing of the one before.
-        let (_, since, revision) = match self.arrived {
-            Some(arrived) if arrived.0 == boot_id => arrived,
-            _ => *self.arrived.insert((boot_id, now.boot, snapshot.revision)),
+    /// What was seen of a row that has been found to be older: to look at it again.
+    #[must_use]
+    pub fn fallen(&self) -> Option<Anchor> {
+        let (Some(seen), Some((Departure::RowFell { identity, was }, _))) = (&self.seen, &self.departed)
+        else {
+            return None;
         };
-        let renewed = |row: &super::ledger::Row| row.holder.is_some() && row.revision > revision;
-        let wait_ms = epoch_margin_ms(window_ms).saturating_sub(now.boot.since(since));
-        if wait_ms == 0 || snapshot.rows().iter().any(renewed) {
-            return Ok(());
-        }
-        Err(Stranger { wait_ms })
+        Some(Anchor {
+            witness: Some(Witness {
+                identity: *identity,
+                revision: *was,
+            }),
+            ..seen.clone()
+        })
     }
-}
-
-/// A beginning that lies in the future was written by a wrong clock, or ours is wrong: it proves nothing. No further
-/// than two clocks and a read can be apart, that is; whoever makes the cell has read its clock before.
-fn is_young(cell: &Cell, wall: UnixMs) -> bool {
-    cell.epoch_since.since(wall) <= epoch_margin_ms(0) && wall.since(cell.epoch_since) < CELL_YOUNG_MS
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use super::formats::{PlansApart, furthest, switches_at};
 use super::ledger::{Cell, Row, Snapshot};
 use super::token::{CellId, Epoch, EpochNonce, Revision, StoreIdentity};
 use super::told::Told;
-use super::window::epoch_margin_ms;
+use super::window::{SKEW_MS, epoch_margin_ms};
 use crate::clock::UnixMs;
 use core::fmt;
 
@@ -38,6 +38,8 @@ pub struct Survey {
     pub here: StoreIdentity,
     /// Somebody has found that the store was restored.
     pub sealed_reason: Option<String>,
+    /// When that was written into it.
+    pub sealed_at: Option<UnixMs>,
     /// Something of the store is gone, or was changed by hand.
     pub damage: Option<String>,
     /// What daemons knew when they sealed the store, or found it sealed.
@@ -106,6 +108,17 @@ impl Survey {
             .chain([self.cell.epoch, self.known.epoch])
             .max()
             .unwrap_or_default()
+    }
+
+    /// How long it takes until every daemon that is alive and within reach has told the store the highest epoch that
+    /// it knows, in ms: `grace_ms` ([`super::Timing::grace_ms`]) after it was sealed for all. `watched_ms`: for how long
+    /// the store has been seen to be sealed at least, though it does not say since when.
+    #[must_use]
+    pub fn unheard_ms(&self, grace_ms: u64, watched_ms: u64) -> u64 {
+        // Two clocks, where the store has none.
+        let grace_ms = grace_ms.saturating_add(2 * SKEW_MS);
+        let sealed_ms = self.sealed_at.map_or(0, |at| self.now.since(at));
+        grace_ms.saturating_sub(sealed_ms.max(watched_ms))
     }
 
     /// When the epoch was changed last; `None`: never. (The making of the cell is no change: the other half of the

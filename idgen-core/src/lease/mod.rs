@@ -15,6 +15,8 @@
 //!  monitor  the clock: may it be gone by?    step    was it set?
 //!  sync     does somebody keep it right?     peers   do the other servers show the same time?
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
+//!  named    leases of anything that has a name, with ceilings that only their holder raises
+//!  trust    may a lease be taken from it by now?
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //! ```
 //!
@@ -28,6 +30,7 @@ pub mod keeper;
 pub mod ledger;
 pub mod listed;
 pub mod monitor;
+pub mod named;
 pub mod occupancy;
 pub mod peers;
 pub mod pool;
@@ -37,6 +40,7 @@ pub mod sync;
 pub mod timing;
 pub mod token;
 pub mod told;
+pub mod trust;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
@@ -53,9 +57,10 @@ pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};
 pub use switch::{SwitchPlan, SwitchRefused, plan_switch};
 pub use sync::KernelClock;
-pub use timing::{Timing, TimingError, TimingSpec};
+pub use timing::{Reach, Timing, TimingError, TimingSpec};
 pub use token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Mark, Revision, StoreIdentity, Token,
 };
 pub use told::Told;
+pub use trust::{Applicant, Trust, Unsettled, Waits};
 pub use window::{Leased, Window};

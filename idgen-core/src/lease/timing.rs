@@ -10,6 +10,7 @@
 //! late only shortens the lease. The margin covers clock *rates*: holder and store each count the TTL on
 //! their own clock.
 
+use super::window::epoch_margin_ms;
 use crate::clock::BootMs;
 use core::fmt;
 
@@ -30,6 +31,23 @@ pub const HOLD_OFF_MS_MAX: u64 = 5_000;
 /// A deadline is published this much early: an id minted in the same millisecond as the last one does
 /// not read the deadline, so the fence in time is exact only to one millisecond plus a reading.
 pub const PUBLISH_EARLY_MS: u64 = 2;
+
+/// Longest pause after a renewal that failed.
+const RETRY_MS_MAX: u64 = 1_000;
+/// Old answers that a daemon may get from a store that was restored before it believes what it sees: that to its
+/// renewal, and that to one look, which may have come from a member that was paused.
+const OLD_ANSWERS: u64 = 2;
+/// No store is saved, stopped, and put back in less than this, or than two periods.
+const RECENT_MS_MIN: u64 = 10_000;
+
+/// How a lease store is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Limit of one request.
+    pub timeout_ms: u64,
+    /// Members of the store, at least 1.
+    pub members: u64,
+}
 
 /// What is asked for; `None` takes the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +246,41 @@ impl Timing {
         spread(self.period_ms, 10, random)
     }
 
+    /// The longest of them.
+    #[must_use]
+    pub fn longest_period_ms(&self) -> u64 {
+        self.period_ms + self.period_ms / 10 + 1
+    }
+
+    /// Pause after a renewal that failed.
+    #[must_use]
+    pub fn retry_ms(&self) -> u64 {
+        (self.period_ms / 4).clamp(1, RETRY_MS_MAX)
+    }
+
+    /// From a moment at which the store answers: when every daemon that is alive and within reach of it has spoken to
+    /// it, and sealed it if it is not what that daemon has seen. All servers of a cell should have the same period.
+    ///
+    /// By then what was minted under leases that have ended meanwhile, which nobody speaks for, lies behind every clock.
+    ///
+    /// A daemon renews, or looks, once a period. Its first request may be lost with its connection, and so may one more
+    /// for each member that can be away while the store answers; then come old answers; then it looks and seals. Its
+    /// clock and ours may go at different rates, as those that the margin covers.
+    #[must_use]
+    pub fn grace_ms(&self, reach: Reach) -> u64 {
+        let lost = 1 + reach.members.saturating_sub(1) / 2;
+        let pauses_ms = (lost + OLD_ANSWERS).saturating_mul(self.retry_ms());
+        let requests_ms = (lost + 1).saturating_mul(reach.timeout_ms);
+        let all_ms = self.longest_period_ms().saturating_add(pauses_ms);
+        percent(all_ms.saturating_add(requests_ms), 100 + MARGIN_PERCENT_MIN).max(epoch_margin_ms(0))
+    }
+
+    /// A row that was written by oneself less than this ago is younger than any state that a store is put back to.
+    #[must_use]
+    pub fn recent_ms(&self) -> u64 {
+        self.period_ms.saturating_mul(2).max(RECENT_MS_MIN)
+    }
+
     /// How long no new lease is asked for after the store has shown that one was lost: a store that takes
     /// leases away would otherwise be asked for ever more of them. A third of a short TTL, so that the time
     /// to come back stays well below TTL + 2 periods.
@@ -251,6 +304,7 @@ fn percent(ms: u64, share: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::class::Class;
     use super::*;
     use proptest::prelude::*;
 
@@ -270,6 +324,34 @@ mod tests {
             5_000,
             "a third of a short TTL"
         );
+    }
+
+    #[test]
+    fn the_grace_is_a_period_and_some_seconds() {
+        let grace_ms = |class: Class, members| {
+            let timing = Timing::new(class.timing(None)).unwrap();
+            timing.grace_ms(Reach {
+                timeout_ms: 1_000,
+                members,
+            })
+        };
+        assert_eq!(grace_ms(Class::Worker, 1), 18_882);
+        assert_eq!(grace_ms(Class::Worker, 3), 21_242);
+        assert_eq!(grace_ms(Class::Shard, 1), 6_728);
+        let quick = TimingSpec {
+            period_ms: Some(50),
+            ..spec(1_000)
+        };
+        let near = Reach {
+            timeout_ms: 50,
+            members: 1,
+        };
+        assert_eq!(Timing::new(quick).unwrap().grace_ms(near), epoch_margin_ms(0));
+        let never = Reach {
+            timeout_ms: u64::MAX,
+            members: u64::MAX,
+        };
+        assert!(Timing::new(spec(TTL_MS_MAX)).unwrap().grace_ms(never) > TTL_MS_MAX);
     }
 
     #[test]
@@ -363,7 +445,7 @@ mod tests {
                 let end = reading + ttl_ms;
                 prop_assert!(timing.deadline(BootMs(reading), ttl_ms).0 + timing.margin_ms() < end);
                 let period_ms = timing.jittered_period_ms(random);
-                prop_assert!(period_ms * 10 <= timing.period_ms() * 11 + 10);
+                prop_assert!(period_ms <= timing.longest_period_ms());
                 prop_assert!(period_ms * 10 >= timing.period_ms() * 9);
             }
         }

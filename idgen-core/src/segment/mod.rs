@@ -13,6 +13,7 @@ pub mod burn;
 pub mod exchange;
 pub mod home;
 pub mod step;
+pub mod stripes;
 pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};

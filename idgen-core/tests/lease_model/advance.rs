@@ -55,8 +55,13 @@ fn epoch(scenario: &Scenario, from: &Store, planned: &AdvancePlan) -> u8 {
 /// What the operator sees: the store, and what daemons have written into it as they sealed it.
 fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
     let mut cell = from.cell();
+    let told = if scenario.unnoticed {
+        state.known
+    } else {
+        state.epoch_seen
+    };
     let mut known = Told {
-        epoch: Epoch(u64::from(state.epoch_seen)),
+        epoch: Epoch(u64::from(told)),
         since: ms(state.advanced_at),
         formats: Vec::new(),
     };
@@ -70,6 +75,7 @@ fn survey(scenario: &Scenario, state: &State, from: &Store) -> Survey {
         shard_min_floor: ms(from.min_floor),
         here: identity(),
         sealed_reason: Some("restored".to_owned()),
+        sealed_at: None,
         damage: None,
         known,
         revision: revision(from.revision),

@@ -51,6 +51,10 @@ pub enum Broken {
     CancelledWaitIsDone,
     /// What a read shows is believed before the standby has it.
     ReadNotReplicated,
+    /// A lease is taken though nobody has had the time to say that the store was restored.
+    NoGrace,
+    /// An epoch begins though not everybody has had the time to tell which epochs there were.
+    AdvanceUntold,
 }
 
 /// What becomes of a primary when its standby is promoted.
@@ -79,6 +83,9 @@ pub struct Scenario {
     /// Grants in each epoch.
     pub grants: u8,
     pub restores: u8,
+    /// Restores show the old identity: only who remembers more can tell. Daemons are alive and within reach, and no
+    /// backup is younger than what is a moment ago.
+    pub unnoticed: bool,
     /// Epoch advances.
     pub advances: u8,
     /// What the operator's clock is wrong by at the first advance, and at later ones: another host, perhaps.
@@ -105,6 +112,7 @@ impl Scenario {
         skew_of_first: 0,
         grants: 2,
         restores: 0,
+        unnoticed: false,
         advances: 0,
         operator_clock: [0; 2],
         promotion: None,
@@ -152,6 +160,9 @@ impl Scenario {
         kinds.extend((self.skew > 0).then_some("SetClock"));
         if self.restores > 0 {
             kinds.extend(["Backup", "Restore"]);
+        }
+        if self.unnoticed {
+            kinds.extend(["Look", "Grace"]);
         }
         if self.advances > 0 {
             kinds.push("Advance");

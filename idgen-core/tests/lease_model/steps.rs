@@ -7,8 +7,9 @@
 use idgen_core::lease::ledger::{Standing, settle_renewal};
 use idgen_core::lease::{Anchor, Window};
 
-use crate::advance::advanced;
+use crate::histories;
 use crate::scenario::{Broken, OldPrimary, Scenario};
+use crate::unnoticed;
 use crate::world::{
     BOOT, Held, Holder, IDENTITIES, Lease, NODES, Node, Renewal, Row, START, State, Store, Tick, Token, cell,
     first_tick, instance, last_tick, ms, revision,
@@ -68,6 +69,11 @@ pub enum Step {
     },
     Backup,
     Restore,
+    Look {
+        node: usize,
+        seals: bool,
+    },
+    Grace,
     Advance {
         store: usize,
         epoch: u8,
@@ -103,6 +109,8 @@ impl Step {
             Self::Expire { .. } => "Expire",
             Self::Backup => "Backup",
             Self::Restore => "Restore",
+            Self::Look { .. } => "Look",
+            Self::Grace => "Grace",
             Self::Advance { .. } => "Advance",
             Self::Replicate => "Replicate",
             Self::Promote => "Promote",
@@ -113,7 +121,7 @@ impl Step {
 
 /// A state, or the rule that was broken.
 pub type Outcome = Result<State, &'static str>;
-type Steps = Vec<(Step, Outcome)>;
+pub type Steps = Vec<(Step, Outcome)>;
 
 pub fn steps(scenario: &Scenario, state: &State) -> Steps {
     let mut out = Steps::new();
@@ -132,9 +140,10 @@ pub fn steps(scenario: &Scenario, state: &State) -> Steps {
     orphans_mint(scenario, state, &mut out);
     renewal_on_its_way(scenario, state, &mut out);
     expiries(scenario, state, &mut out);
-    backups(scenario, state, &mut out);
-    advances(scenario, state, &mut out);
-    promotion(scenario, state, &mut out);
+    histories::backups(scenario, state, &mut out);
+    unnoticed::steps(scenario, state, &mut out);
+    histories::advances(scenario, state, &mut out);
+    histories::promotion(scenario, state, &mut out);
     out
 }
 
@@ -155,7 +164,7 @@ fn clocks(scenario: &Scenario, state: &State, out: &mut Steps) {
 }
 
 /// Is there a store to ask? That of a dead primary is gone.
-fn reachable(scenario: &Scenario, state: &State, store: usize) -> bool {
+pub fn reachable(scenario: &Scenario, state: &State, store: usize) -> bool {
     !(state.promoted && store == 0 && scenario.promotion == Some(OldPrimary::Dead))
 }
 
@@ -182,6 +191,9 @@ fn grants(scenario: &Scenario, state: &State, node: usize, out: &mut Steps) {
     let from = &state.stores[store];
     if lease.is_some() || from.sealed || from.grants == scenario.grants || !can_commit(scenario, state, store)
     {
+        return;
+    }
+    if scenario.unnoticed && !unnoticed::may_lease(scenario, state, node) {
         return;
     }
     let leasable = |index: &usize| {
@@ -261,12 +273,14 @@ fn install(
             }
         }
     });
-    next.nodes[node].lease = Some(Lease {
+    let lease = Lease {
         token,
         nonce: from.nonce,
         guard: revision,
         held,
-    });
+    };
+    next.nodes[node].lease = Some(lease);
+    unnoticed::remember(scenario, &mut next, node, &lease, true);
     let windows = held.map(|held| held.map(|held| (held.floor, held.ceiling)));
     (Step::Grant { node, windows }, Ok(next))
 }
@@ -335,6 +349,7 @@ fn renew(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &m
         nonce: lease.nonce,
         guard: lease.guard,
         ceilings,
+        recent: scenario.unnoticed,
         committed: None,
     });
     if scenario.breaks(Broken::CeilingBeforeCommit) {
@@ -350,6 +365,9 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
     // A read locks the cell's row, so it is a commit too, and waits for the standby as any other.
     let replicated = scenario.synchronous && !scenario.breaks(Broken::ReadNotReplicated);
     if store.sealed || !reachable(scenario, state, at) || replicated && !can_commit(scenario, state, at) {
+        return;
+    }
+    if scenario.unnoticed && unnoticed::departs(scenario, state, node) {
         return;
     }
     let seen = Anchor::of(&cell(lease.token.epoch, lease.nonce), revision(lease.guard));
@@ -462,7 +480,7 @@ fn renewal_on_its_way(scenario: &Scenario, state: &State, out: &mut Steps) {
     out.push((Step::Lost, Ok(lost)));
     match renewal.committed {
         None => renewal_reaches_store(scenario, state, &renewal, out),
-        Some(revision) => out.push(answered(state, &renewal, revision)),
+        Some(revision) => out.push(answered(scenario, state, &renewal, revision)),
     }
 }
 
@@ -522,7 +540,7 @@ fn renewal_reaches_store(scenario: &Scenario, state: &State, renewal: &Renewal, 
 }
 
 /// Ceilings are published; an answer for another token is dropped.
-fn answered(state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
+fn answered(scenario: &Scenario, state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
     let mut next = *state;
     next.renewal = None;
     let lease = &mut next.nodes[usize::from(renewal.node)].lease;
@@ -538,10 +556,17 @@ fn answered(state: &State, renewal: &Renewal, revision: u8) -> (Step, Outcome) {
         }
     }
     let node = renewal.node;
+    if let Some(lease) = next.nodes[usize::from(node)]
+        .lease
+        .filter(|lease| lease.guard == revision)
+    {
+        unnoticed::remember(scenario, &mut next, usize::from(node), &lease, renewal.recent);
+    }
     (Step::Answer { node }, Ok(next))
 }
 
-/// At any moment: whatever a store believes of clocks and TTLs is not what uniqueness rests on.
+/// At any moment: whatever a store believes of clocks and TTLs is not what uniqueness rests on, but where restores go
+/// unnoticed.
 fn expiries(scenario: &Scenario, state: &State, out: &mut Steps) {
     let stores = if state.promoted { 2 } else { 1 };
     for store in (0..stores).filter(|store| reachable(scenario, state, *store)) {
@@ -549,6 +574,9 @@ fn expiries(scenario: &Scenario, state: &State, out: &mut Steps) {
             let Some(holder) = row.holder.filter(|holder| !holder.expired) else {
                 continue;
             };
+            if scenario.unnoticed && unnoticed::still_mints(state, holder) {
+                continue;
+            }
             let mut next = *state;
             next.stores[store].rows[index].holder = Some(Holder {
                 expired: true,
@@ -561,76 +589,4 @@ fn expiries(scenario: &Scenario, state: &State, out: &mut Steps) {
             out.push((Step::Expire { store, identity }, Ok(next)));
         }
     }
-}
-
-/// A backup of the store that serves, and its restore there: everything since is forgotten, the epoch too.
-fn backups(scenario: &Scenario, state: &State, out: &mut Steps) {
-    let serving = usize::from(state.promoted);
-    let Some(backup) = state.backup else {
-        if scenario.restores > 0 {
-            let mut next = *state;
-            next.backup = Some(state.stores[serving]);
-            out.push((Step::Backup, Ok(next)));
-        }
-        return;
-    };
-    if state.restores < scenario.restores {
-        let mut next = *state;
-        next.restores += 1;
-        next.epoch_seen = next.epoch_seen.max(state.stores[serving].epoch);
-        next.stores[serving] = Store {
-            sealed: !scenario.breaks(Broken::RestoreNotSealed),
-            ..backup
-        };
-        out.push((Step::Restore, Ok(next)));
-    }
-}
-
-fn advances(scenario: &Scenario, state: &State, out: &mut Steps) {
-    for store in 0..2 {
-        let sealed = state.stores[store].sealed && (store == 0 || state.promoted);
-        if !sealed || state.advances == scenario.advances || !reachable(scenario, state, store) {
-            continue;
-        }
-        let Some(advanced) = advanced(scenario, state, store) else {
-            continue;
-        };
-        let mut next = *state;
-        next.stores[store] = advanced;
-        next.advances += 1;
-        next.advanced_at = advanced.since;
-        next.epoch_seen = next.epoch_seen.max(advanced.epoch);
-        let (epoch, min_floor) = (advanced.epoch, advanced.min_floor);
-        let step = Step::Advance {
-            store,
-            epoch,
-            min_floor,
-        };
-        out.push((step, Ok(next)));
-    }
-}
-
-/// The standby follows, or not, and becomes a primary. From then on there are two stores.
-fn promotion(scenario: &Scenario, state: &State, out: &mut Steps) {
-    if scenario.promotion.is_none() {
-        return;
-    }
-    if state.promoted {
-        for node in 0..NODES {
-            let mut next = *state;
-            let store = 1 - state.nodes[node].store;
-            next.nodes[node].store = store;
-            out.push((Step::Move { node, store }, Ok(next)));
-        }
-        return;
-    }
-    let mut replicated = *state;
-    replicated.stores[1] = state.stores[0];
-    if !scenario.synchronous && replicated != *state {
-        out.push((Step::Replicate, Ok(replicated)));
-    }
-    let mut next = *state;
-    next.promoted = true;
-    next.stores[1].sealed = !(scenario.promoted_serves || scenario.breaks(Broken::PromotedNotSealed));
-    out.push((Step::Promote, Ok(next)));
 }

@@ -4,10 +4,11 @@
 //! its own constants. A state is a few plain numbers, so that it can be copied, compared and hashed.
 
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::anchor::Witness;
 use idgen_core::lease::ledger::{Cell, Holder as HolderRow, Row as LedgerRow};
 use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
-    BootId, CellId, Class, Epoch, EpochNonce, Identity, InstanceId, Leased, Revision, Snapshot,
+    Anchor, BootId, CellId, Class, Epoch, EpochNonce, Identity, InstanceId, Leased, Revision, Snapshot,
     StoreIdentity, Token as CoreToken, Window, pool,
 };
 
@@ -94,8 +95,18 @@ pub struct Lease {
     pub held: [Option<Held>; IDENTITIES],
 }
 
-/// A server with its daemon. The daemon remembers nothing but its lease: the real one has a memory of ceilings,
-/// and nothing may rest on it.
+/// How far the store had come, as a server has written it down with its last lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    pub epoch: u8,
+    pub nonce: u8,
+    /// Of the store, and of the row of this identity.
+    pub revision: u8,
+    pub identity: u8,
+}
+
+/// A server with its daemon. The daemon remembers nothing but its lease and, where restores go unnoticed, the anchor
+/// of its server: the real one has a memory of ceilings and of all rows, and nothing may rest on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Its wall clock, from real time.
@@ -103,6 +114,11 @@ pub struct Node {
     /// The store that its daemon uses.
     pub store: u8,
     pub lease: Option<Lease>,
+    pub seen: Option<Seen>,
+    /// The store was asked for that after the backup.
+    pub recent: bool,
+    /// The daemon has looked at the store since that was restored.
+    pub spoke: bool,
 }
 
 /// A renewal on its way.
@@ -114,6 +130,8 @@ pub struct Renewal {
     pub nonce: u8,
     pub guard: u8,
     pub ceilings: [Option<Tick>; IDENTITIES],
+    /// It was sent after the backup.
+    pub recent: bool,
     /// `None`: the request; else the answer, with the revision of the commit.
     pub committed: Option<u8>,
 }
@@ -132,6 +150,10 @@ pub struct State {
     /// A backup of a store.
     pub backup: Option<Store>,
     pub restores: u8,
+    /// It was restored, unnoticed, less than a grace ago.
+    pub unsettled: bool,
+    /// The highest epoch that daemons have told the store.
+    pub known: u8,
     /// Epoch advances so far, and the highest epoch that anybody has seen.
     pub advances: u8,
     pub epoch_seen: u8,
@@ -157,6 +179,9 @@ impl State {
             skew: 0,
             store: 0,
             lease: None,
+            seen: None,
+            recent: false,
+            spoke: true,
         };
         Self {
             now: START,
@@ -167,6 +192,8 @@ impl State {
             renewal: None,
             backup: None,
             restores: 0,
+            unsettled: false,
+            known: 0,
             advances: 0,
             epoch_seen: 0,
             advanced_at: 0,
@@ -176,6 +203,19 @@ impl State {
 
     pub fn wall(&self, node: usize) -> Tick {
         self.now.checked_add_signed(self.nodes[node].skew).unwrap()
+    }
+}
+
+impl Seen {
+    /// As the core writes it down.
+    pub fn anchor(&self, numbers: &[u16]) -> Anchor {
+        Anchor {
+            witness: Some(Witness {
+                identity: Identity(numbers[usize::from(self.identity)]),
+                revision: revision(self.revision),
+            }),
+            ..Anchor::of(&cell(self.epoch, self.nonce), revision(self.revision))
+        }
     }
 }
 

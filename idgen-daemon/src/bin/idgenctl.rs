@@ -8,7 +8,8 @@ use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::epoch::EpochStatus;
 use idgen_daemon::operator::format::{Formats, When, Wish};
 use idgen_daemon::operator::leases::Leases;
-use idgen_daemon::operator::{clock, epoch, format, leases};
+use idgen_daemon::operator::stripes::Stripes;
+use idgen_daemon::operator::{clock, epoch, format, leases, stripes};
 use idgen_daemon::status::{CertificateStatus, PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
@@ -17,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
+use uuid::Uuid;
 
 /// Exit code of a status without an open lease.
 const EXIT_FINDING: u8 = 3;
@@ -64,6 +66,9 @@ enum Command {
     /// Who has which identity, as the lease store of a cell says it.
     #[command(subcommand)]
     Leases(LeasesCommand),
+    /// Which server has which stripe of a space that several masters share.
+    #[command(subcommand)]
+    Stripes(StripesCommand),
 }
 
 #[derive(Subcommand)]
@@ -153,6 +158,48 @@ enum LeasesCommand {
     },
 }
 
+#[derive(Subcommand)]
+enum StripesCommand {
+    /// Show every stripe that is or was claimed, and who holds its authority now.
+    List {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// Of one space only.
+        #[arg(long, value_name = "UUID")]
+        space: Option<Uuid>,
+    },
+    /// Give a stripe of a space to the server of this configuration, for good: its standbys have it too. Refused while
+    /// another server has it, when the space is cut in another number of stripes, and when another server had it whose
+    /// grants the store does not know. Does nothing when the server has it already.
+    Claim {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The space: space_id of idgen.space in a database of its first master.
+        #[arg(long, value_name = "UUID")]
+        space: Uuid,
+        /// The index of the stripe, from 0.
+        #[arg(long, value_name = "I")]
+        stripe: u32,
+        /// In how many stripes the space is cut. The first claim decides it, for good.
+        #[arg(long, value_name = "N")]
+        of: u32,
+    },
+    /// Take a stripe from a server that is gone. Refused while its authority is held. The claim stays on record.
+    Release {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The space.
+        #[arg(long, value_name = "UUID")]
+        space: Uuid,
+        /// The index of the stripe.
+        #[arg(long, value_name = "I")]
+        stripe: u32,
+        /// Why. It is kept with the claim.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Kind {
     Worker,
@@ -205,6 +252,7 @@ fn main() -> ExitCode {
             formats,
         }) => advance_epoch(&cell, &identity, &reason, formats),
         Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
+        Command::Stripes(command) => stripes_command(&command),
     };
     match outcome {
         Ok(code) => code,
@@ -312,6 +360,36 @@ fn list_leases(cell: &CellArguments, class: Option<Kind>) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
     let leases = wait_for(leases::list(&config, class.map(Class::from)))??;
     show(cell.output, &leases, Leases::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
+    let cell = match command {
+        StripesCommand::List { cell, .. }
+        | StripesCommand::Claim { cell, .. }
+        | StripesCommand::Release { cell, .. } => cell,
+    };
+    let config = Config::load(&cell.config)?;
+    let listed = match *command {
+        StripesCommand::List { space, .. } => wait_for(stripes::list(&config, space))?,
+        StripesCommand::Claim {
+            space, stripe, of, ..
+        } => {
+            let wish = stripes::Wish {
+                space_id: space,
+                stripe,
+                of,
+            };
+            wait_for(stripes::claim(&config, wish))?
+        }
+        StripesCommand::Release {
+            space,
+            stripe,
+            ref reason,
+            ..
+        } => wait_for(stripes::release(&config, space, stripe, reason))?,
+    };
+    show(cell.output, &listed?, Stripes::table)?;
     Ok(ExitCode::SUCCESS)
 }
 

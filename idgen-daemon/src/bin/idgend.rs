@@ -3,6 +3,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use idgen_core::lease::{Class, Gate, InstanceId};
+use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
@@ -131,12 +132,14 @@ async fn supervise(config: Config) -> Result<()> {
                 tells_server: reports.is_empty(),
                 ..clock.clone()
             },
+            reach: config.store.reach(),
         };
         let (metrics, stop) = (metrics.of(class), stop.clone());
         let reported = spawn_keeper(&mut supervisor, &config, keeper, accepts, metrics, stop);
         reports.push((class, reported));
         clocks.push((class, accept));
     }
+    let board = spawn_authority(&mut supervisor, &config, &holder, &metrics, &stop);
     let certificates = config.client_certificates();
     if !certificates.is_empty() {
         let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
@@ -145,6 +148,7 @@ async fn supervise(config: Config) -> Result<()> {
     if let Some(listener) = listener {
         let pages = Pages {
             reports,
+            authority: board,
             metrics,
             clocks,
         };
@@ -227,6 +231,40 @@ fn spawn_keeper(
         }
     }
     reported
+}
+
+/// Starts what keeps the authority over segments, where that is leased; returns where it reports.
+fn spawn_authority(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) -> Board {
+    let board = Board::default();
+    let Some(timing) = config.authority else {
+        return board;
+    };
+    let keeper = AuthorityConfig {
+        instance: holder.instance,
+        timing,
+        poll: config.postgres.poll,
+        board: board.clone(),
+        metrics: metrics.of_authority(),
+    };
+    let postgres = config.postgres.clone();
+    // Of names the class of a store says nothing.
+    match AnyStore::new(&config.store, Class::Worker, timing.ttl_ms(), holder.clone()) {
+        AnyStore::Postgres(store) => {
+            let keeper = AuthorityKeeper::new(keeper, postgres, *store);
+            supervisor.spawn_essential("authority keeper", keeper.run(stop.clone()));
+        }
+        AnyStore::Etcd(store) => {
+            let keeper = AuthorityKeeper::new(keeper, postgres, *store);
+            supervisor.spawn_essential("authority keeper", keeper.run(stop.clone()));
+        }
+    }
+    board
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

@@ -58,7 +58,7 @@ impl RawClock {
 
 /// Do other servers lease from this store? One that is in the server itself is taken for its own: a wrong clock then
 /// leaves its marks nowhere else, and `CREATE EXTENSION` on a machine without time synchronisation just works.
-fn is_shared(postgres: &PostgresConfig, store: &StoreConfig) -> bool {
+pub(super) fn is_shared(postgres: &PostgresConfig, store: &StoreConfig) -> bool {
     match store {
         StoreConfig::Etcd { .. } => true,
         StoreConfig::Postgres { url, .. } => {

@@ -3,18 +3,20 @@
 //! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
 //! file by itself except [`Config::load`]; tests hand both in.
 
+mod authority;
 mod clock;
 mod env;
 mod etcd;
 #[cfg(test)]
 mod tests;
 
+use self::authority::RawAuthority;
 use self::clock::RawClock;
 use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
 use crate::postgres::PostgresUrl;
 use crate::tls::{Source, TlsFiles};
-use idgen_core::lease::{Class, Identity, Timing, Wanted};
+use idgen_core::lease::{Class, Identity, Reach, Timing, Wanted};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -39,6 +41,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
+    /// Times of the leases that make the server the authority of its segments; `None`: that is not leased.
+    pub authority: Option<Timing>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -96,6 +100,25 @@ pub enum StoreConfig {
     },
 }
 
+impl StoreConfig {
+    /// How it is reached.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        let (limit, members) = match self {
+            Self::Postgres { request_timeout, .. } => (request_timeout, 1),
+            Self::Etcd {
+                request_timeout,
+                endpoints,
+                ..
+            } => (request_timeout, endpoints.len()),
+        };
+        Reach {
+            timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            members: members.max(1) as u64,
+        }
+    }
+}
+
 /// How to log.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
@@ -114,6 +137,7 @@ struct RawConfig {
     store: RawStore,
     workers: RawWorkers,
     shards: RawShards,
+    authority: RawAuthority,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -267,12 +291,14 @@ impl RawConfig {
         };
         let store = self.store.check(&postgres)?;
         let classes = check_classes(&self.workers, &self.shards, &store)?;
+        let authority = self.authority.check(&postgres, &store)?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
             postgres,
             store,
             classes,
+            authority,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

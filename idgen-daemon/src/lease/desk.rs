@@ -3,20 +3,22 @@
 //! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
 //! because the core never awaits more than its newest request.
 
-use super::store::{Expected, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind, token_of};
+mod seals;
+
+use super::store::{Expected, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
 use crate::complaint::Complaint;
 use crate::error::Error;
-use idgen_core::clock::ClockReading;
+use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanFor, plan_grant};
 use idgen_core::lease::{
-    Anchor, BootId, Cell, CellId, Departure, InstanceId, Leased, Mark, Memory, Occupancy, Pins, Revision,
-    Snapshot, Timing, Told, Wanted,
+    Anchor, Applicant, BootId, Cell, CellId, Leased, Mark, Memory, Occupancy, Pins, Reach, Revision,
+    Snapshot, Timing, Told, Trust, Unsettled, Waits, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A release is tried this often when the store is away: at a stop nothing else is left to wait for.
@@ -27,15 +29,20 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 /// makes its pause. Of 200 daemons that started together the unluckiest needed 4 tries (`make bench-leases`).
 const GRANT_TRIES: u64 = 8;
 
+/// Where our own clock begins: another daemon was here before.
+const BEGAN: BootMs = BootMs(1 << 40);
+
 /// A request to the store.
 #[derive(Debug)]
 pub(super) enum Request {
     Census(Census),
+    /// Is the store what it was? Nobody waits for the answer; whoever looks seals one that is not.
+    Look(Remembered),
+    /// May a lease be taken? Asked for where a daemon before this one left something open: no cell is made for it.
     Probe {
         ticket: Ticket,
-        /// Asked for where a daemon before this one left something open: no cell is made for it.
-        server_cell: Option<CellId>,
-        anchors: Vec<Anchor>,
+        remembered: Remembered,
+        wall: UnixMs,
     },
     Acquire(Acquire),
     Renew {
@@ -50,15 +57,30 @@ pub(super) enum Request {
     },
 }
 
+/// What the server remembers of its store.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remembered {
+    /// The cell that the server has been served from; it takes no other.
+    pub(super) cell: Option<CellId>,
+    pub(super) anchors: Vec<Anchor>,
+    /// A moment before the store was asked for what its anchor of this class tells of.
+    pub(super) asked: Option<tokio::time::Instant>,
+    /// How identities of stores in its databases begin.
+    pub(super) home: Option<String>,
+}
+
+impl Remembered {
+    fn served_from(&self) -> Expected {
+        self.cell.map_or(Expected::Unknown, Expected::Cell)
+    }
+}
+
 /// A request for a grant, with all that the plan depends on.
 #[derive(Debug)]
 pub(super) struct Acquire {
     pub(super) ticket: Ticket,
     pub(super) boot_id: BootId,
-    /// The cell that the server has been served from; it takes no other.
-    pub(super) server_cell: Option<CellId>,
-    /// What the server remembers of its store.
-    pub(super) anchors: Vec<Anchor>,
+    pub(super) remembered: Remembered,
     pub(super) reading: ClockReading,
     pub(super) doubt: Option<Attempt>,
     pub(super) memory: Memory,
@@ -111,12 +133,19 @@ impl Answer {
 /// The store, and what is known of it.
 struct Clerk<S> {
     store: S,
-    instance: InstanceId,
+    holder: HolderName,
     timing: Timing,
+    waits: Waits,
+    began: tokio::time::Instant,
+    /// Before the request that is under way.
+    asked: BootMs,
     cell: Option<Cell>,
     /// What was seen of the store, here and by the server.
     pins: Pins,
-    anchors: Vec<Anchor>,
+    trust: Trust,
+    remembered: Remembered,
+    /// The seal that was told what is known, and what that was.
+    told: Option<(String, Vec<Told>)>,
     seal_trouble: Complaint,
     pool: Option<Occupancy>,
     /// Ends the daemon.
@@ -136,14 +165,19 @@ pub(super) struct Desk<S> {
 }
 
 impl<S: LeaseStore> Desk<S> {
-    pub(super) fn new(store: S, instance: InstanceId, timing: Timing) -> Self {
+    pub(super) fn new(store: S, holder: HolderName, timing: Timing, reach: Reach) -> Self {
         let clerk = Clerk {
             store,
-            instance,
+            holder,
             timing,
+            waits: Waits::of(&timing, reach),
+            began: tokio::time::Instant::now(),
+            asked: BootMs(0),
             cell: None,
             pins: Pins::default(),
-            anchors: Vec::new(),
+            trust: Trust::default(),
+            remembered: Remembered::default(),
+            told: None,
             seal_trouble: Complaint::default(),
             pool: None,
             refused: None,
@@ -174,9 +208,9 @@ impl<S: LeaseStore> Desk<S> {
     }
 
     /// Only when nothing else is to be done: what the core asks for comes first.
-    pub(super) fn take_census(&mut self, census: Census) {
+    pub(super) fn submit_if_idle(&mut self, request: Request) {
         if self.idle.is_some() {
-            self.submit(Request::Census(census));
+            self.submit(request);
         }
     }
 
@@ -207,17 +241,19 @@ impl<S: LeaseStore> Desk<S> {
 
 impl<S: LeaseStore> Clerk<S> {
     async fn handle(mut self, request: Request) -> (Self, Answer) {
+        self.asked = self.now();
         let mut answer = match request {
             Request::Probe {
                 ticket,
-                server_cell,
-                anchors,
-            } => {
-                self.anchors = anchors;
-                let server = server_cell.map_or(Expected::Unknown, Expected::Cell);
+                remembered,
+                wall,
+            } => self.probe(ticket, remembered, wall).await,
+            Request::Look(remembered) => {
+                let server = remembered.served_from();
+                self.remembered = remembered;
                 match self.read(server).await {
-                    Ok(_) => Answer::of(Event::Probed { ticket }),
-                    Err(error) => Answer::failed(Event::ProbeFailed { ticket }, error),
+                    Ok(_) => Answer::of(None),
+                    Err(error) => Answer::failed(None, error),
                 }
             }
             Request::Acquire(acquire) => self.acquire(acquire).await,
@@ -233,23 +269,74 @@ impl<S: LeaseStore> Clerk<S> {
         (self, answer)
     }
 
+    /// On a clock of our own, which goes on while the server is away.
+    fn now(&self) -> BootMs {
+        self.on_our_clock(tokio::time::Instant::now())
+    }
+
+    fn on_our_clock(&self, at: tokio::time::Instant) -> BootMs {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        BEGAN
+            .saturating_add(ms(at.saturating_duration_since(self.began)))
+            .saturating_sub(ms(self.began.saturating_duration_since(at)))
+    }
+
+    /// The claims of an earlier daemon are closed when this one may take a lease, not before.
+    async fn probe(&mut self, ticket: Ticket, remembered: Remembered, wall: UnixMs) -> Answer {
+        let server = remembered.served_from();
+        self.remembered = remembered;
+        let settled = match self.read(server).await {
+            Ok(snapshot) => self.settled(&snapshot, wall),
+            Err(error) => return Answer::failed(Event::ProbeFailed { ticket }, error),
+        };
+        match settled {
+            Ok(()) => Answer::of(Event::Probed { ticket }),
+            Err(unsettled) => Answer::failed(Event::ProbeFailed { ticket }, waiting(unsettled)),
+        }
+    }
+
+    /// May a lease be taken from the store as it was just seen?
+    fn settled(&self, snapshot: &Snapshot, wall: UnixMs) -> Result<(), Unsettled> {
+        let Remembered {
+            anchors, asked, home, ..
+        } = &self.remembered;
+        let cell = &snapshot.cell;
+        let is_home = home
+            .as_ref()
+            .is_some_and(|home| cell.identity.as_str().starts_with(home));
+        let applicant = Applicant {
+            asked: self.asked,
+            wall,
+            remembers: anchors.iter().any(|anchor| anchor.cell_id == cell.cell_id),
+            committed: asked.map(|asked| self.on_our_clock(asked)),
+            at_home: is_home.then_some(self.holder.name.as_str()),
+        };
+        self.trust.settled(&self.waits, snapshot, &applicant)
+    }
+
     /// Reads, and seals a store that is not what it was. `server`: what was said by the server that it is read for.
     async fn read(&mut self, server: Expected) -> Result<Snapshot, StoreError> {
+        self.asked = self.now();
         let seen = self.pins.anchor().map(|seen| Expected::Cell(seen.cell_id));
         self.store.expect(seen.unwrap_or(server));
         let snapshot = match self.store.read().await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 if error.kind == StoreErrorKind::Sealed {
-                    self.pins.note_sealed();
+                    if let Some(epoch) = error.epoch {
+                        self.trust.note_sealed(epoch);
+                    }
                     self.tell(&error.message).await;
                 }
                 return Err(error);
             }
         };
         let latched = self.pins.has_departed();
-        match self.pins.judge(&snapshot, &self.anchors) {
+        match self.pins.judge(&snapshot, &self.remembered.anchors) {
             Ok(()) => {
+                let around = (self.asked, self.now());
+                self.trust.note_look(&self.waits, &snapshot, around, latched);
+                self.told = None;
                 self.cell = Some(snapshot.cell.clone());
                 Ok(snapshot)
             }
@@ -257,70 +344,9 @@ impl<S: LeaseStore> Clerk<S> {
         }
     }
 
-    /// Everybody is to know of it: a server that remembers less would take the store for what it was. Only a departure
-    /// that was found just now may have been an old answer: a store that was restored catches up later.
-    async fn sealed(&mut self, snapshot: &Snapshot, departure: &Departure, latched: bool) -> StoreError {
-        let reason = departure.to_string();
-        if *departure == Departure::AnotherCell {
-            let known = self.pins.anchor().map(|seen| seen.cell_id);
-            self.refused = same_cell(known, snapshot.cell.cell_id).err();
-        } else if !self.seal(shown(&snapshot.cell), &reason, !latched).await {
-            self.pins.forgive();
-            let what = format!("an old answer of the lease store was dropped: {reason}");
-            return StoreError::new(StoreErrorKind::Unreachable, what);
-        }
-        StoreError::sealed(reason)
-    }
-
-    /// False: it was an old answer.
-    async fn seal(&mut self, cell: (CellId, Told), reason: &str, may_be_old: bool) -> bool {
-        let (cell_id, shown) = cell;
-        let known = self.remembered(cell_id);
-        let seal = Seal {
-            cell_id,
-            reason: reason.to_owned(),
-            known: shown.and(&Told::by(known.clone())),
-            remembered: known.filter(|_| may_be_old).cloned().collect(),
-        };
-        match self.store.seal(&seal).await {
-            Ok(departed) => {
-                self.seal_trouble
-                    .settle("the lease store is sealed for the others too");
-                departed
-            }
-            Err(error) => {
-                self.seal_trouble.raise(
-                    format!("the lease store could not be sealed for the others: {error}"),
-                    Instant::now(),
-                );
-                true
-            }
-        }
-    }
-
-    /// The store is sealed already, perhaps by somebody who knows of no epoch, or no switch of formats, as late as we do.
-    /// Whose cell it is was not said; one that is not meant takes no notice.
-    async fn tell(&mut self, reason: &str) {
-        let mut cells: Vec<CellId> = self.all_remembered().map(|anchor| anchor.cell_id).collect();
-        cells.dedup();
-        for cell_id in cells {
-            if Told::by(self.remembered(cell_id)).is_news() {
-                self.seal((cell_id, Told::default()), reason, true).await;
-            }
-        }
-    }
-
-    /// Here and by the server.
-    fn all_remembered(&self) -> impl Iterator<Item = &Anchor> + Clone {
-        self.pins.anchor().into_iter().chain(&self.anchors)
-    }
-
-    fn remembered(&self, cell_id: CellId) -> impl Iterator<Item = &Anchor> + Clone {
-        self.all_remembered()
-            .filter(move |anchor| anchor.cell_id == cell_id)
-    }
-
-    fn note_committed(&mut self, leased: &[Leased], revision: Revision) {
+    /// `asked`: before the request.
+    fn note_committed(&mut self, leased: &[Leased], revision: Revision, asked: BootMs) {
+        self.trust.note_committed(asked);
         if let Some(first) = leased.first() {
             self.pins.note_committed(first.identity, revision);
         }
@@ -328,8 +354,8 @@ impl<S: LeaseStore> Clerk<S> {
 
     async fn acquire(&mut self, acquire: Acquire) -> Answer {
         let ticket = acquire.ticket;
-        self.anchors.clone_from(&acquire.anchors);
-        let server = acquire.server_cell.map_or(Expected::Nothing, Expected::Cell);
+        self.remembered.clone_from(&acquire.remembered);
+        let server = acquire.remembered.cell.map_or(Expected::Nothing, Expected::Cell);
         let mut snapshot = match self.read(server).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -337,7 +363,7 @@ impl<S: LeaseStore> Clerk<S> {
                 return Answer::failed(Event::GrantFailed { ticket, doubt }, error);
             }
         };
-        if let Err(refused) = same_cell(acquire.server_cell, snapshot.cell.cell_id) {
+        if let Err(refused) = same_cell(acquire.remembered.cell, snapshot.cell.cell_id) {
             let event = Event::GrantFailed { ticket, doubt: None };
             return Answer {
                 refused: Some(refused),
@@ -345,19 +371,14 @@ impl<S: LeaseStore> Clerk<S> {
             };
         }
         if let Some(attempt) = &acquire.doubt
-            && let Some(grant) = settle_grant(&snapshot, attempt, self.instance, self.timing.ttl_ms())
+            && let Some(grant) = settle_grant(&snapshot, attempt, self.holder.instance, self.timing.ttl_ms())
         {
             tracing::info!(token = %grant.token, "found the grant whose answer was lost");
-            self.note_committed(&grant.leased, grant.guard);
+            self.note_committed(&grant.leased, grant.guard, BootMs(0));
             return Answer::of(Event::Granted { ticket, grant });
         }
-        let window_ms = self.timing.window_ms();
-        if let Err(stranger) = self
-            .pins
-            .vouched(&snapshot, acquire.boot_id, acquire.reading, window_ms)
-        {
-            let trouble = StoreError::new(StoreErrorKind::Denied, stranger.to_string());
-            return Answer::failed(Event::GrantFailed { ticket, doubt: None }, trouble);
+        if let Err(unsettled) = self.settled(&snapshot, acquire.reading.wall) {
+            return Answer::failed(Event::GrantFailed { ticket, doubt: None }, waiting(unsettled));
         }
         let mut tries = 1;
         loop {
@@ -381,7 +402,7 @@ impl<S: LeaseStore> Clerk<S> {
         let (ticket, boot_id, reading) = (acquire.ticket, acquire.boot_id, acquire.reading);
         let failed = |error| Answer::failed(Event::GrantFailed { ticket, doubt: None }, error);
         let asked = PlanFor {
-            instance: self.instance,
+            instance: self.holder.instance,
             boot_id,
             wall: reading.wall,
             wanted: &acquire.wanted,
@@ -394,7 +415,7 @@ impl<S: LeaseStore> Clerk<S> {
         let asked: Vec<Leased> = plan.grants.iter().map(|planned| planned.leased).collect();
         match self.store.grant(&plan).await {
             Ok(committed) => {
-                self.note_committed(&asked, committed.revision);
+                self.note_committed(&asked, committed.revision, self.asked);
                 let grant = Grant {
                     boot_id,
                     token: token_of(plan.epoch, committed),
@@ -450,11 +471,11 @@ impl<S: LeaseStore> Clerk<S> {
             guard: held.guard,
             leased: wanted,
         };
-        let asked = renewal.leased.clone();
+        let (asked, asked_at) = (renewal.leased.clone(), self.asked);
         let result = self.renew_settled(held, &mut renewal).await;
         let answer = match result {
             Ok(Some(committed)) => {
-                self.note_committed(&renewal.leased, committed.revision);
+                self.note_committed(&renewal.leased, committed.revision, asked_at);
                 Answer::of(Event::Renewed {
                     ticket,
                     guard: committed.revision,
@@ -491,7 +512,13 @@ impl<S: LeaseStore> Clerk<S> {
         }
         let snapshot = self.read(Expected::Unknown).await?;
         renewal.formats.clone_from(&snapshot.cell.worker_format);
-        let standing = settle_renewal(&snapshot, self.instance, held.boot_id, held.token, &held.leased);
+        let standing = settle_renewal(
+            &snapshot,
+            self.holder.instance,
+            held.boot_id,
+            held.token,
+            &held.leased,
+        );
         let Standing::Mine { guard, leased } = standing else {
             return Ok(None);
         };
@@ -533,14 +560,8 @@ impl<S: LeaseStore> Clerk<S> {
     }
 }
 
-/// The cell that is meant, in the epoch that was looked at: one that was begun since is another matter.
-fn shown(cell: &Cell) -> (CellId, Told) {
-    let told = Told {
-        epoch: cell.epoch,
-        since: cell.epoch_since,
-        formats: Vec::new(),
-    };
-    (cell.cell_id, told)
+fn waiting(unsettled: Unsettled) -> StoreError {
+    StoreError::new(StoreErrorKind::Denied, unsettled.to_string())
 }
 
 /// A server takes leases of one cell only. It would refuse the grant; not to ask for it spares the

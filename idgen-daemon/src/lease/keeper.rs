@@ -1,22 +1,22 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
 use super::clock::{AcceptRequests, Answer as AcceptAnswer, ClockInputs, ClockWatch};
-use super::desk::{Acquire, Answer, Census, Desk, Request};
+use super::desk::{Acquire, Answer, Census, Desk, Remembered, Request};
 use super::history;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::server::{Connect, MintingServer};
-use super::store::{HolderName, LeaseStore};
+use super::store::{HolderName, LeaseStore, StoreErrorKind};
 use crate::complaint::Complaint;
 use crate::config::ClassConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::ClassMetrics;
 use crate::postgres::InstallOutcome;
-use idgen_core::clock::{BootMs, ClockReading};
+use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, Anchor, BootId, CellId, Claim, Event, Identity, Leased, Memory, Pressure, State, Token, Wanted,
-    next,
+    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Pressure, Reach, State, Timing, Token,
+    Wanted, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -47,6 +47,8 @@ pub struct KeeperConfig {
     pub holder: HolderName,
     /// What to judge the server's clock by.
     pub clock: ClockInputs,
+    /// How the store is reached.
+    pub reach: Reach,
 }
 
 /// Keeps the lease of one class of one server.
@@ -60,11 +62,12 @@ pub struct Keeper<S, C: Connect> {
     clock: ClockWatch,
     /// What the server said last, and when.
     boot_id: Option<BootId>,
-    server_cell: Option<CellId>,
     /// What the server remembered of its store when it was connected to.
-    anchors: Vec<Anchor>,
+    remembered: Remembered,
     reading: Option<(ClockReading, Instant)>,
     look_at: Instant,
+    /// When the store is to be looked at if nothing else is asked of it.
+    look_at_store: Instant,
     lost_at: Instant,
     server_trouble: Complaint,
     store_trouble: Complaint,
@@ -89,7 +92,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
     ) -> Self {
         let now = Instant::now();
         Self {
-            desk: Desk::new(store, config.holder.instance, config.class.timing),
+            desk: Desk::new(store, config.holder.clone(), config.class.timing, config.reach),
             clock: ClockWatch::new(config.clock.clone()),
             config,
             connect,
@@ -97,10 +100,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             state: State::new(),
             memory: Memory::new(),
             boot_id: None,
-            server_cell: None,
-            anchors: Vec::new(),
+            remembered: Remembered::default(),
             reading: None,
             look_at: now,
+            look_at_store: now,
             lost_at: now,
             server_trouble: Complaint::default(),
             store_trouble: Complaint::default(),
@@ -137,6 +140,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
                     self.drive(event).await?;
+                    self.watch_store();
                 }
             }
         }
@@ -162,13 +166,25 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             identities.sort_unstable();
             tracing::info!(identities = %Ranges(&identities), "lease released");
         }
+        let timing = &self.config.class.timing;
+        let unanswered = answer
+            .trouble
+            .as_ref()
+            .is_some_and(|error| matches!(error.kind, StoreErrorKind::Unreachable | StoreErrorKind::Unknown));
+        let pause_ms = if unanswered {
+            timing.retry_ms()
+        } else {
+            timing.period_ms()
+        };
+        self.look_at_store = Instant::now() + Duration::from_millis(pause_ms);
         match answer.trouble {
             Some(error) => {
                 self.metrics.count_failure(error.kind.name());
                 self.store_trouble
                     .raise(format!("lease store: {error}"), Instant::now());
             }
-            None => self.store_trouble.settle("lease store: answers again"),
+            None if answer.event.is_some() => self.store_trouble.settle("lease store: answers again"),
+            None => {}
         }
         self.watch_pool();
         let Some(event) = answer.event else {
@@ -184,6 +200,15 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         Ok(())
     }
 
+    /// Without a lease to renew, nothing would be asked of the store, though the server may mint by an older one: what
+    /// is remembered here is to be held against it once a period all the same.
+    fn watch_store(&mut self) {
+        let renews = self.state.phase.held().is_some() && self.server.is_some();
+        if !renews && !self.remembered.anchors.is_empty() && self.look_at_store <= Instant::now() {
+            self.desk.submit_if_idle(Request::Look(self.remembered.clone()));
+        }
+    }
+
     /// A renewal reads nothing, so the pool is looked at every now and then.
     fn take_census(&mut self) {
         self.renewed += 1;
@@ -192,11 +217,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             && pooled
             && self.renewed.is_multiple_of(RENEWALS_PER_CENSUS)
         {
-            self.desk.take_census(Census {
+            self.desk.submit_if_idle(Request::Census(Census {
                 reading,
                 memory: self.memory.clone(),
                 wanted: self.config.class.wanted.clone(),
-            });
+            }));
         }
     }
 
@@ -243,8 +268,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             Action::Probe { ticket } => {
                 self.desk.submit(Request::Probe {
                     ticket,
-                    server_cell: self.server_cell,
-                    anchors: self.anchors.clone(),
+                    remembered: self.remembered.clone(),
+                    wall: self.reading.map_or(UnixMs(0), |(clock, _)| clock.wall),
                 });
             }
             Action::Acquire {
@@ -256,8 +281,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 self.desk.submit(Request::Acquire(Acquire {
                     ticket,
                     boot_id,
-                    server_cell: self.server_cell,
-                    anchors: self.anchors.clone(),
+                    remembered: self.remembered.clone(),
                     reading,
                     doubt,
                     memory: self.memory.clone(),
@@ -305,14 +329,12 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         let Some(server) = &self.server else {
             return Ok(Event::ServerLost);
         };
-        let class = self.config.class.class;
+        let (class, timing) = (self.config.class.class, self.config.class.timing);
         let (what, event) = match action {
             Action::Install { held, anchor } => {
                 history::publishing(class, &held);
-                let outcome = match remember(server, &held, self.desk.anchor()).await {
-                    Ok(InstallOutcome::Done) => server.install(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let install = server.install(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, install).await;
                 if matches!(outcome, Ok(InstallOutcome::Done)) {
                     let identities = identities_of(&held.leased);
                     tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
@@ -325,10 +347,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             }
             Action::Extend { held, anchor } => {
                 history::publishing(class, &held);
-                let outcome = match remember(server, &held, self.desk.anchor()).await {
-                    Ok(InstallOutcome::Done) => server.extend(&held, known(self.desk.cell())?, anchor).await,
-                    other => other,
-                };
+                let extend = server.extend(&held, known(self.desk.cell())?, anchor);
+                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, extend).await;
                 (
                     "extend",
                     outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
@@ -404,14 +424,18 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             Some(server) => server,
             None => {
                 let server = self.connect.connect(self.config.class.class).await?;
-                self.anchors = server.anchors().await?;
+                let before = tokio::time::Instant::now();
+                let memory = server.memory().await?;
+                self.remembered.asked = memory.asked_ago.and_then(|ago| before.checked_sub(ago));
+                self.remembered.anchors = memory.anchors;
+                self.remembered.home = memory.home;
                 server
             }
         };
         // Put back only after an answer: an error closes the session.
         let said = server.server_clock().await?;
         self.server = Some(server);
-        self.server_cell = said.cell_id;
+        self.remembered.cell = said.cell_id;
         self.reading = Some((said.clock, Instant::now()));
         if self.boot_id.replace(said.boot_id) != Some(said.boot_id) {
             let boot_id = Uuid::from_u128(said.boot_id.0);
@@ -526,13 +550,19 @@ fn judge(outcome: InstallOutcome, done: Event, refused: Event) -> Event {
     }
 }
 
-/// What the store has shown is on the server's disk before anything of it is used.
-async fn remember(
+/// Publishes once what the store has shown is on the server's disk: it is written before anything of it is used.
+async fn remember_first(
     server: &impl MintingServer,
     held: &Held,
     anchor: Option<&Anchor>,
+    timing: &Timing,
+    publish: impl Future<Output = Result<InstallOutcome>>,
 ) -> Result<InstallOutcome> {
-    server.remember(held.boot_id, known(anchor)?).await
+    let asked = held.asked_after(timing);
+    match server.remember(held.boot_id, known(anchor)?, asked).await {
+        Ok(InstallOutcome::Done) => publish.await,
+        other => other,
+    }
 }
 
 /// Whoever holds a lease has read the store.

@@ -19,7 +19,8 @@ mod store;
 mod store_etcd;
 #[cfg(test)]
 #[allow(dead_code, reason = "the conformance suite uses the rest of it")]
-mod store_memory;
+pub(crate) mod store_memory;
+mod store_named;
 mod store_postgres;
 
 pub use beacons::{Beacon, Heard, Shown};
@@ -35,6 +36,7 @@ pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };
 pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret, identities_at_once};
+pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 
 #[cfg(fuzzing)]

@@ -4,7 +4,7 @@
 //! The core simulates its keeper with a store of its own, and switches of formats. What is tried here is what lies
 //! between keeper and store: reads, plans, writes and second looks of several daemons fall between each other at every
 //! await, answers get lost on either side, requests are done long after they were given up, the store is restored
-//! under another identity, and somebody advances its epoch.
+//! under another identity or under its old one, and somebody advances its epoch.
 //!
 //! A failing schedule is printed, shrunk, and its seed kept in `proptest-regressions`.
 
@@ -14,6 +14,7 @@ use self::node::{Node, NodeStep};
 use super::store_memory::{Backup, Clock, Fault, MemoryPlace, MemoryStore};
 use super::{CellStore, HolderName};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::trust::CELL_YOUNG_MS;
 use idgen_core::lease::window::SKEW_MS;
 use idgen_core::lease::{
     AdvanceWish, Anchor, BootId, Class, EpochNonce, Identity, InstanceId, Token, Wanted, plan_advance,
@@ -28,6 +29,12 @@ const COUNT: usize = 2;
 /// So many workers of each half are left to them; all others are somebody's for ever.
 const WORKERS: u16 = 7;
 const TTL_MS: u64 = 10_000;
+/// No state is put back that is younger: of a cell or epoch that has only just begun, or of a moment ago.
+const PUT_BACK_MS: u64 = CELL_YOUNG_MS + 2 * SKEW_MS;
+/// Longer than the pause between two attempts to get a lease.
+const QUIET_MS: u64 = 3_000;
+/// A daemon looks at its server this often.
+const LOOKS_MS: u64 = 500;
 /// Simulated time begins here.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -44,6 +51,9 @@ enum Step {
     Expire,
     Backup,
     Restore,
+    /// The same under the old identity: nobody notices but who remembers more. All daemons are alive and within reach
+    /// until they have had the time to speak.
+    RestoreUnnoticed,
     /// An operator opens a sealed store.
     Advance,
 }
@@ -75,6 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Expire),
         1 => Just(Step::Backup),
         1 => Just(Step::Restore),
+        2 => Just(Step::RestoreUnnoticed),
         1 => Just(Step::Advance),
     ]
 }
@@ -126,8 +137,12 @@ struct World {
     class: Class,
     now: u64,
     place: MemoryPlace,
-    backup: Option<Backup>,
+    /// With the number of the store, and when it was made.
+    backup: Option<(Backup, u32, u64)>,
     restores: u32,
+    number: u32,
+    /// Until when everybody has spoken to a store that was restored unnoticed.
+    speaks_until: u64,
     advances: u128,
     nodes: Vec<Node>,
     minted: Minted,
@@ -151,6 +166,8 @@ impl World {
             place,
             backup: None,
             restores: 0,
+            number: 1,
+            speaks_until: 0,
             advances: 0,
             minted: Minted::default(),
         }
@@ -158,28 +175,73 @@ impl World {
 
     async fn run(&mut self, step: Step) {
         match step {
-            Step::Wait(ms) => {
-                self.now += ms;
-                self.place.set_clock(UnixMs(EPOCH_MS + self.now));
-                tokio::time::advance(Duration::from_millis(ms)).await;
+            Step::Wait(mut ms) => {
+                while self.now < self.speaks_until && ms > 0 {
+                    let some = ms.min(LOOKS_MS);
+                    self.all_look_after(some).await;
+                    ms -= some;
+                }
+                self.wait(ms).await;
             }
             Step::At(node, NodeStep::Mint) => {
                 let minted = &mut self.minted;
                 self.nodes[node].mint(self.now, &self.place, minted);
             }
             Step::At(node, step) => self.nodes[node].run(self.now, step).await,
+            Step::Store(_) if self.now < self.speaks_until => {}
             Step::Store(fault) => self.place.set_fault(fault),
             Step::Arrive => self.place.arrive(),
             Step::Expire => self.place.expire(),
-            Step::Backup => self.backup = Some(self.place.backup()),
+            Step::Backup => self.backup = Some((self.place.backup(), self.number, self.now)),
             Step::Restore => {
-                if let Some(backup) = &self.backup {
+                if let Some((backup, ..)) = &self.backup {
                     self.restores += 1;
-                    self.place.restore(backup, 1 + self.restores);
+                    self.number = 1 + self.restores;
+                    self.place.restore(backup, self.number);
                 }
             }
+            Step::RestoreUnnoticed => self.restore_unnoticed().await,
             Step::Advance => self.advance().await,
         }
+    }
+
+    /// Who waits for a lease looks every few seconds, and has seen what was granted before the store stopped.
+    async fn restore_unnoticed(&mut self) {
+        let of_age = |made_at: u64, now: u64| now - made_at > PUT_BACK_MS;
+        if !self.backup.as_ref().is_some_and(|(.., at)| of_age(*at, self.now)) {
+            return;
+        }
+        self.place.set_fault(Fault::None);
+        let (mut quiet_ms, mut grants) = (0, 0);
+        while quiet_ms < QUIET_MS {
+            self.all_look_after(LOOKS_MS).await;
+            quiet_ms = if self.place.grants() == grants {
+                quiet_ms + LOOKS_MS
+            } else {
+                0
+            };
+            grants = self.place.grants();
+        }
+        let Some((backup, number, _)) = &self.backup else {
+            return;
+        };
+        self.number = *number;
+        self.place.restore(backup, *number);
+        self.speaks_until = self.now + node::grace_ms();
+    }
+
+    async fn all_look_after(&mut self, ms: u64) {
+        self.wait(ms).await;
+        for node in &mut self.nodes {
+            node.run(self.now, NodeStep::Look).await;
+            node.run(self.now, NodeStep::Work(24)).await;
+        }
+    }
+
+    async fn wait(&mut self, ms: u64) {
+        self.now += ms;
+        self.place.set_clock(UnixMs(EPOCH_MS + self.now));
+        tokio::time::advance(Duration::from_millis(ms)).await;
     }
 
     /// As `idgenctl epoch advance` does it, with the anchors of all servers.

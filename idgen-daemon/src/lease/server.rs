@@ -2,8 +2,8 @@
 
 use crate::config::PostgresConfig;
 use crate::error::Result;
-use crate::postgres::{Control, InstallOutcome, OpenSlot, ServerClock};
-use idgen_core::clock::ClockReading;
+use crate::postgres::{Control, InstallOutcome, OpenSlot, ServerClock, ServerMemory};
+use idgen_core::clock::{BootMs, ClockReading};
 use idgen_core::lease::keeper::Held;
 use idgen_core::lease::{Anchor, BootId, Cell, Claim, Class, Judgement, Mark};
 use std::future::Future;
@@ -29,13 +29,15 @@ pub trait MintingServer: Send + Sync + 'static {
     fn slots(&self) -> impl Future<Output = Result<Vec<OpenSlot>>> + Send;
 
     /// What it remembers of its lease store.
-    fn anchors(&self) -> impl Future<Output = Result<Vec<Anchor>>> + Send;
+    fn memory(&self) -> impl Future<Output = Result<ServerMemory>> + Send;
 
-    /// Remembers how far the store has come, for good. Before every [`Self::install`] and [`Self::extend`].
+    /// Remembers how far the store has come, for good, and (on its boot clock) a moment before the store was asked for
+    /// that. Before every [`Self::install`] and [`Self::extend`].
     fn remember(
         &self,
         boot_id: BootId,
         anchor: &Anchor,
+        asked: BootMs,
     ) -> impl Future<Output = Result<InstallOutcome>> + Send;
 
     /// Opens every identity of the lease.
@@ -91,12 +93,12 @@ impl MintingServer for Control {
         self.slots().await
     }
 
-    async fn anchors(&self) -> Result<Vec<Anchor>> {
-        self.anchors().await
+    async fn memory(&self) -> Result<ServerMemory> {
+        self.memory().await
     }
 
-    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
-        self.remember(boot_id, anchor).await
+    async fn remember(&self, boot_id: BootId, anchor: &Anchor, asked: BootMs) -> Result<InstallOutcome> {
+        self.remember(boot_id, anchor, asked).await
     }
 
     async fn install(&self, held: &Held, cell: &Cell, anchor: ClockReading) -> Result<InstallOutcome> {

@@ -80,6 +80,8 @@ pub struct StoreError {
     pub kind: StoreErrorKind,
     /// For people. Of a sealed store it is the reason alone.
     pub message: String,
+    /// Of a sealed cell: its epoch.
+    pub epoch: Option<Epoch>,
 }
 
 impl StoreError {
@@ -88,6 +90,15 @@ impl StoreError {
         Self {
             kind,
             message: message.into(),
+            epoch: None,
+        }
+    }
+
+    /// The same; the cell is sealed in this epoch.
+    pub(super) fn in_epoch(self, epoch: Epoch) -> Self {
+        Self {
+            epoch: Some(epoch),
+            ..self
         }
     }
 
@@ -170,10 +181,10 @@ pub(super) fn check_open(
     sealed_reason: Option<&str>,
 ) -> Result<(), StoreError> {
     if let Some(reason) = sealed_reason {
-        return Err(StoreError::sealed(reason));
+        return Err(StoreError::sealed(reason).in_epoch(cell.epoch));
     }
     if cell.identity != *here {
-        return Err(StoreError::sealed(not_itself(&cell.identity, here)));
+        return Err(StoreError::sealed(not_itself(&cell.identity, here)).in_epoch(cell.epoch));
     }
     Ok(())
 }
@@ -209,8 +220,8 @@ pub trait LeaseStore: Send + 'static {
         marks: &[Mark],
     ) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
 
-    /// Seals the cell for everybody, until its epoch is advanced, and writes down what is known beyond it. A seal that is
-    /// there already stays; what is known is added all the same ([`Told::sealed_with`]). An epoch above what is known was begun by an operator since it was
+    /// Seals the cell for everybody, until its epoch is advanced, and writes down when, and what is known beyond it. A seal that
+    /// is there already stays; what is known is added all the same ([`Told::sealed_with`]). An epoch above what is known was begun by an operator since it was
     /// looked at: it is left alone, for nothing is known against it.
     /// False: nothing was done, because the store is all that is remembered of it (a store that may give old answers
     /// looks again).

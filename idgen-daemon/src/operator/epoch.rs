@@ -1,6 +1,6 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
-use super::store::{anchors_of, of_store, open, printable, rfc3339, server_of, window_ms};
+use super::store::{anchors_of, of_store, open, operator, printable, rfc3339, server_of, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
@@ -16,7 +16,11 @@ use idgen_core::lease::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
+
+/// While it is waited for daemons.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The epoch of a cell, and what an advance would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -80,6 +84,8 @@ pub struct Advance {
     pub workers: Option<String>,
     /// From when on shards are leased, in RFC 3339.
     pub shards_from: Option<String>,
+    /// How long it waits first, in ms, so that every daemon can tell the store what it knows.
+    pub waits_ms: Option<u64>,
     /// The same of workers, where they are not leased at once.
     pub workers_from: Option<String>,
     /// The plan of formats that is brought back, where the store has lost a switch.
@@ -95,10 +101,10 @@ impl EpochStatus {
         self.sealed.is_none()
     }
 
-    fn of(survey: &Survey, anchors: &[Anchor], windows: Windows) -> Self {
+    fn of(survey: &Survey, anchors: &[Anchor], times: Times) -> Self {
         let cell = &survey.cell;
-        let wish = wish_for(survey.here.clone(), windows, String::new(), String::new(), None);
-        let advance = Advance::of(plan_advance(survey, anchors, wish), survey);
+        let wish = wish_for(survey.here.clone(), times, String::new(), String::new(), None);
+        let advance = Advance::of(plan_advance(survey, anchors, wish), survey, times.grace_ms);
         Self {
             cell_id: Uuid::from_u128(cell.cell_id.0),
             epoch: cell.epoch.0,
@@ -126,7 +132,7 @@ impl EpochStatus {
 }
 
 impl Advance {
-    fn of(planned: std::result::Result<AdvancePlan, AdvanceRefused>, survey: &Survey) -> Self {
+    fn of(planned: std::result::Result<AdvancePlan, AdvanceRefused>, survey: &Survey, grace_ms: u64) -> Self {
         match planned {
             Ok(plan) => {
                 let lead = survey.now.saturating_add(FLOOR_LEAD_MS);
@@ -135,6 +141,7 @@ impl Advance {
                     to: Some(plan.to.0),
                     workers: Some(workers_of(plan.to)),
                     shards_from: Some(rfc3339(plan.shard_min_floor)),
+                    waits_ms: Some(survey.unheard_ms(grace_ms, 0)),
                     workers_from: later.map(rfc3339),
                     formats: Some(plan.formats).filter(|formats| *formats != survey.cell.worker_format),
                     refused: None,
@@ -144,11 +151,16 @@ impl Advance {
                 to: None,
                 workers: None,
                 shards_from: None,
+                waits_ms: None,
                 workers_from: None,
                 formats: None,
                 refused: Some(refused.to_string()),
             },
         }
+    }
+
+    fn waits_s(&self) -> Option<u64> {
+        self.waits_ms.filter(|ms| *ms > 0).map(|ms| ms.div_ceil(1_000))
     }
 }
 
@@ -233,6 +245,12 @@ impl fmt::Display for EpochStatus {
                     f,
                     "advance   to epoch {to}: workers {workers} {when}, shards from {shards_from} on"
                 )?;
+                if let Some(seconds) = advance.waits_s() {
+                    writeln!(
+                        f,
+                        "          in {seconds} s, when every daemon has told the store what it knows"
+                    )?;
+                }
                 if let Some(formats) = &advance.formats {
                     writeln!(
                         f,
@@ -251,25 +269,29 @@ impl fmt::Display for EpochStatus {
     }
 }
 
-/// The longest windows of the cell.
+/// The longest windows of the cell, and the longest time until every daemon has spoken.
 #[derive(Clone, Copy)]
-struct Windows {
+struct Times {
     worker_ms: u64,
     shard_ms: u64,
+    grace_ms: u64,
 }
 
-impl Windows {
+impl Times {
     fn of(config: &Config) -> Result<Self> {
+        let (workers, shards) = (timing(config, Class::Worker)?, timing(config, Class::Shard)?);
+        let reach = config.store.reach();
         Ok(Self {
-            worker_ms: window_ms(config, Class::Worker)?,
-            shard_ms: window_ms(config, Class::Shard)?,
+            worker_ms: workers.window_ms(),
+            shard_ms: shards.window_ms(),
+            grace_ms: workers.grace_ms(reach).max(shards.grace_ms(reach)),
         })
     }
 }
 
 fn wish_for(
     identity: StoreIdentity,
-    windows: Windows,
+    times: Times,
     reason: String,
     by: String,
     formats: Option<String>,
@@ -280,8 +302,8 @@ fn wish_for(
         by,
         nonce: EpochNonce(Uuid::new_v4().as_u128()),
         formats,
-        worker_window_ms: windows.worker_ms,
-        shard_window_ms: windows.shard_ms,
+        worker_window_ms: times.worker_ms,
+        shard_window_ms: times.shard_ms,
     }
 }
 
@@ -316,7 +338,41 @@ pub async fn advance(
 
 async fn show_in(mut store: impl CellStore, config: &Config) -> Result<EpochStatus> {
     let (anchors, survey) = remembered_and_found(&mut store, config).await?;
-    Ok(EpochStatus::of(&survey, &anchors, Windows::of(config)?))
+    Ok(EpochStatus::of(&survey, &anchors, Times::of(config)?))
+}
+
+/// Looks again until every daemon that is alive and within reach has had the time to tell the store what it knows: the
+/// next epoch must rise above that, and have the furthest plan of formats.
+async fn heard_out(
+    store: &mut impl CellStore,
+    config: &Config,
+    wish: &AdvanceWish,
+    grace_ms: u64,
+) -> Result<(Vec<Anchor>, Survey)> {
+    let began = Instant::now();
+    let mut told = false;
+    loop {
+        let (anchors, survey) = remembered_and_found(store, config).await?;
+        let watched_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let wait_ms = survey.unheard_ms(grace_ms, watched_ms);
+        let refused = match plan_advance(&survey, &anchors, wish.clone()) {
+            Err(AdvanceRefused::Open | AdvanceRefused::OtherStore { .. }) => true,
+            Err(AdvanceRefused::TooSoon { wait_ms: soon_ms, .. }) => soon_ms > wait_ms,
+            // Of more that is told another plan may follow.
+            _ => false,
+        };
+        if refused || wait_ms == 0 {
+            return Ok((anchors, survey));
+        }
+        if !told {
+            told = true;
+            let seconds = wait_ms.div_ceil(1_000);
+            eprintln!(
+                "the store was sealed a moment ago: waiting {seconds} s, in which every daemon tells it what it knows"
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(wait_ms).min(LOOK_AGAIN)).await;
+    }
 }
 
 /// In this order: what the server writes down after the look is newer than the look, and no sign of a restore.
@@ -363,17 +419,17 @@ async fn advance_in(
     reason: &str,
     formats: Option<String>,
 ) -> Result<EpochStatus> {
-    let windows = Windows::of(config)?;
-    let (anchors, before) = remembered_and_found(&mut store, config).await?;
+    let times = Times::of(config)?;
     check_clock(&mut store, &server_of(config).await?).await?;
-    let wish = wish_for(identity, windows, reason.to_owned(), operator(config), formats);
+    let wish = wish_for(identity, times, reason.to_owned(), operator(config), formats);
+    let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
     let advanced = store.advance(&plan).await;
     // An answer may have got lost; the name of the epoch tells.
     let after = survey(&mut store).await?;
     if after.cell.epoch_nonce == nonce {
-        return Ok(EpochStatus::of(&after, &anchors, windows));
+        return Ok(EpochStatus::of(&after, &anchors, times));
     }
     match advanced {
         Err(error) if error.kind != StoreErrorKind::Conflict => Err(of_store(error)),
@@ -396,15 +452,6 @@ fn refused(refused: AdvanceRefused) -> Error {
     }
 }
 
-/// Who asks, for the record.
-fn operator(config: &Config) -> String {
-    let user = ["SUDO_USER", "USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok())
-        .unwrap_or_else(|| "somebody".to_owned());
-    format!("{user} at {}", config.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,9 +459,10 @@ mod tests {
     use idgen_core::lease::{BootId, CellId, EpochChange, Identity, InstanceId, Revision, Token, Told};
 
     const NOW: UnixMs = UnixMs(1_795_910_400_000);
-    const WINDOWS: Windows = Windows {
+    const TIMES: Times = Times {
         worker_ms: 480_000,
         shard_ms: 10_000,
+        grace_ms: 18_500,
     };
 
     fn identity(text: &str) -> StoreIdentity {
@@ -454,6 +502,7 @@ mod tests {
             shard_min_floor: UnixMs(0),
             here: identity("etcd/2"),
             sealed_reason: None,
+            sealed_at: None,
             damage: None,
             known: Told::default(),
             revision: Revision(5),
@@ -466,7 +515,11 @@ mod tests {
 
     #[test]
     fn a_sealed_store_says_why_and_what_an_advance_does() {
-        let shown = EpochStatus::of(&sealed(), &[], WINDOWS).to_string();
+        let mut survey = sealed();
+        let later = EpochStatus::of(&survey, &[], TIMES).to_string();
+        assert!(later.contains("in 20 s, when every daemon"), "{later}");
+        survey.sealed_at = Some(NOW.saturating_sub(19_500));
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert_eq!(
             shown,
             "cell      00000000-0000-0000-0000-000000000007\n\
@@ -485,7 +538,7 @@ mod tests {
     fn a_name_that_would_clear_the_screen_does_not() {
         let mut survey = sealed();
         survey.workers = vec![held(3, 0, "b\u{1b}[2J")];
-        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert!(shown.contains("by b\u{fffd}[2J"), "{shown}");
     }
 
@@ -501,7 +554,7 @@ mod tests {
             by: "root at db1".to_owned(),
             reason: "disk lost".to_owned(),
         });
-        let status = EpochStatus::of(&survey, &[], WINDOWS);
+        let status = EpochStatus::of(&survey, &[], TIMES);
         assert!(status.is_open());
         let shown = status.to_string();
         assert!(
@@ -530,21 +583,21 @@ mod tests {
         let switched = format!("classic; regional/1 from {}", NOW.0 + 60_000);
         let mut survey = sealed();
         survey.known.formats = vec![switched.clone()];
-        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         let line = format!("formats: {switched}, which the store has lost\n");
         assert!(
             shown.contains("512 to 1023 at once") && shown.contains(&line),
             "{shown}"
         );
         survey.workers[0].ceiling = NOW.saturating_add(61_000);
-        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert!(
             shown.contains("workers 512 to 1023 from 2026-11-29T00:01:01.001Z on"),
             "{shown}"
         );
         let contradicts = format!("classic; regional/2 from {}", NOW.0 + 60_000);
         survey.known.formats.push(contradicts);
-        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert!(
             shown.contains("advance   refused: it cannot be seen which plan"),
             "{shown}"
@@ -556,7 +609,7 @@ mod tests {
         let mut survey = sealed();
         survey.cell.epoch = Epoch(1);
         survey.cell.epoch_since = NOW;
-        let shown = EpochStatus::of(&survey, &[], WINDOWS).to_string();
+        let shown = EpochStatus::of(&survey, &[], TIMES).to_string();
         assert!(
             shown.contains("advance   refused: the epoch was changed"),
             "{shown}"

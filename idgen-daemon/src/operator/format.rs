@@ -1,6 +1,6 @@
 //! `idgenctl format`: shows the format of a cell's worker ids, and switches it at a moment to come.
 
-use super::store::{of_store, open, rfc3339, window_ms};
+use super::store::{of_store, open, rfc3339, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind};
@@ -129,7 +129,7 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
     };
     let to = CellFormat::new(format, wish.region)
         .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
-    let window_ms = window_ms(config, Class::Worker)?;
+    let window_ms = timing(config, Class::Worker)?.window_ms();
     match open(config) {
         AnyStore::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
         AnyStore::Etcd(store) => commit(*store, to, wish.when, window_ms).await,

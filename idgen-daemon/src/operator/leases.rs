@@ -322,6 +322,7 @@ mod tests {
             shard_min_floor: UnixMs(0),
             here: store,
             sealed_reason: sealed.map(str::to_owned),
+            sealed_at: None,
             damage: None,
             known: Told::default(),
             revision: Revision(9),

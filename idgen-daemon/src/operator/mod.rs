@@ -6,3 +6,4 @@ pub mod epoch;
 pub mod format;
 pub mod leases;
 mod store;
+pub mod stripes;

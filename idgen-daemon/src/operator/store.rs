@@ -20,13 +20,11 @@ pub(super) fn open(config: &Config) -> AnyStore {
 }
 
 /// Of this server's leases; of the defaults where it has none of the class.
-pub(super) fn window_ms(config: &Config, class: Class) -> Result<u64> {
+pub(super) fn timing(config: &Config, class: Class) -> Result<Timing> {
     let configured = config.classes.iter().find(|leases| leases.class == class);
     match configured {
-        Some(leases) => Ok(leases.timing.window_ms()),
-        None => Timing::new(class.timing(None))
-            .map(|timing| timing.window_ms())
-            .map_err(|error| Error::runtime(error.to_string())),
+        Some(leases) => Ok(leases.timing),
+        None => Timing::new(class.timing(None)).map_err(|error| Error::runtime(error.to_string())),
     }
 }
 
@@ -63,4 +61,13 @@ pub(super) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
+}
+
+/// Who asks, for the record.
+pub(super) fn operator(config: &Config) -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok())
+        .unwrap_or_else(|| "somebody".to_owned());
+    format!("{user} at {}", config.name)
 }

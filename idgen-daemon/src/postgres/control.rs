@@ -10,6 +10,7 @@ use idgen_core::lease::keeper::Held;
 use idgen_core::lease::{
     Anchor, BootId, Cell, CellId, Claim, Class, Epoch, Identity, Judgement, Mark, Revision, Token,
 };
+use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -36,6 +37,17 @@ pub struct OpenSlot {
     pub open: bool,
     /// Nothing above this was or will be minted.
     pub bound: UnixMs,
+}
+
+/// What a server remembers of the lease store of a class.
+#[derive(Clone, Debug, Default)]
+pub struct ServerMemory {
+    /// In the order of the classes; the rows that only one class has are remembered for this one.
+    pub anchors: Vec<Anchor>,
+    /// When the store was asked for the grant or renewal that the class's anchor tells of: so long ago at the most.
+    pub asked_ago: Option<Duration>,
+    /// How identities of stores in its databases begin; `None`: it is in recovery.
+    pub home: Option<String>,
 }
 
 /// What became of an install or extension.
@@ -132,19 +144,34 @@ impl Control {
         })
     }
 
-    /// What the server remembers of its lease store, in the order of the classes; the rows that only one class has
-    /// are remembered for this one.
-    pub async fn anchors(&self) -> Result<Vec<Anchor>> {
-        read_anchors(&self.session, Some(self.class)).await
+    /// What the server remembers of its lease store.
+    pub async fn memory(&self) -> Result<ServerMemory> {
+        let row = self
+            .session
+            .row(
+                "SELECT (SELECT a.age_ms FROM idgen.anchors() a WHERE a.kind = $1),
+                        CASE WHEN NOT pg_is_in_recovery() THEN
+                             (SELECT format('postgres/%s/%s/', i.system_identifier, i.timeline)
+                                FROM idgen.store_identity() i) END",
+                &[&self.class.name()],
+            )
+            .await
+            .map_err(explain)?;
+        let age_ms: Option<i64> = column(&row, 0)?;
+        Ok(ServerMemory {
+            anchors: read_anchors(&self.session, Some(self.class)).await?,
+            asked_ago: age_ms.map(unsigned).transpose()?.map(Duration::from_millis),
+            home: column(&row, 1)?,
+        })
     }
 
     /// Has the server write down how far the store has come. On its disk when this returns.
-    pub async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
+    pub async fn remember(&self, boot_id: BootId, anchor: &Anchor, asked: BootMs) -> Result<InstallOutcome> {
         let (boot_id, text) = (Uuid::from_u128(boot_id.0), anchor.to_string());
-        let store = "SELECT idgen.store_anchor($1, $2, $3)";
+        let store = "SELECT idgen.store_anchor($1, $2, $3, $4)";
         match self
             .session
-            .rows(store, &[&boot_id, &self.class.name(), &text])
+            .rows(store, &[&boot_id, &self.class.name(), &text, &signed(asked.0)?])
             .await
         {
             Ok(_) => Ok(InstallOutcome::Done),
@@ -415,8 +442,8 @@ fn outcome(answer: std::result::Result<tokio_postgres::Row, PgError>) -> Result<
     }
 }
 
-/// Which errors end the daemon, and which it waits out.
-fn explain(error: PgError) -> Error {
+/// Which errors of a control function end the daemon, and which it waits out.
+pub fn explain(error: PgError) -> Error {
     let text = error.to_string();
     match error.sqlstate() {
         // Undefined function, schema, table or column.

@@ -4,6 +4,8 @@ mod control;
 mod session;
 mod url;
 
-pub use control::{Control, InstallOutcome, OpenSlot, ServerClock, read_anchors, server_wall};
+pub use control::{
+    Control, InstallOutcome, OpenSlot, ServerClock, ServerMemory, explain, read_anchors, server_wall,
+};
 pub use session::{PgError, Session, describe};
 pub use url::{PostgresUrl, UrlError};

@@ -46,6 +46,14 @@ impl PostgresUrl {
     pub fn tls(&self) -> Option<&TlsFiles> {
         self.tls.as_ref()
     }
+
+    /// The same server and user, another database.
+    #[must_use]
+    pub fn in_database(&self, database: &str) -> Self {
+        let mut other = self.clone();
+        other.config.dbname(database);
+        other
+    }
 }
 
 /// The parameters that are ours.

@@ -51,6 +51,19 @@ pub struct ServerStatus {
     pub deadline_in_ms: Option<i64>,
     /// What the daemon knows of its wall clock. `None`: no daemon has said anything lately.
     pub clock: Option<ClockStatus>,
+    /// Who may grant ranges of segments in this database.
+    pub authority: AuthorityStatus,
+}
+
+/// The authority over segments of one database.
+#[derive(Clone, Debug, Serialize)]
+pub struct AuthorityStatus {
+    /// local or leased.
+    pub kind: String,
+    /// granting, no lease, expired, fenced, in recovery or not preloaded.
+    pub state: String,
+    /// Until granting stops. `None`: it is local, or there is no lease.
+    pub deadline_in_ms: Option<i64>,
 }
 
 /// A server's wall clock.
@@ -140,7 +153,8 @@ impl Status {
             .row(
                 "SELECT current_setting('server_version'), version, contract_version, state, boot_id, \
                         daemon_seen_ms_ago, open_slots, deadline_in_ms, cell_id, worker_format, \
-                        clock_state, clock_reason, clock_offset_us, clock_error_us \
+                        clock_state, clock_reason, clock_offset_us, clock_error_us, \
+                        authority, authority_state, authority_deadline_in_ms \
                    FROM idgen.health",
                 &[],
             )
@@ -169,6 +183,11 @@ impl Status {
                 open_slots: health.try_get::<_, Option<i32>>(6)?.unwrap_or_default(),
                 deadline_in_ms: health.try_get(7)?,
                 clock: clock(&health)?,
+                authority: AuthorityStatus {
+                    kind: health.try_get("authority")?,
+                    state: health.try_get("authority_state")?,
+                    deadline_in_ms: health.try_get("authority_deadline_in_ms")?,
+                },
             },
             cell: CellStatus {
                 id: health.try_get(8)?,

@@ -1,6 +1,6 @@
 //! The status as tables.
 
-use super::{CertificateStatus, ClockStatus, PoolStatus, SlotStatus, Status};
+use super::{AuthorityStatus, CertificateStatus, ClockStatus, PoolStatus, SlotStatus, Status};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 
@@ -48,6 +48,7 @@ fn server(status: &Status) -> Table {
         "clock",
         server.clock.as_ref().map_or_else(|| Cell::new("-"), clock),
     );
+    line("segments", authority(&server.authority));
     line("cell", Cell::new(or_dash(cell.id)));
     line("worker format", Cell::new(or_dash(cell.worker_format.as_ref())));
     if let Some(status) = &status.pool {
@@ -174,6 +175,22 @@ fn clock(clock: &ClockStatus) -> Cell {
     Cell::new(text).fg(color)
 }
 
+/// Who may grant ranges here, and for how long.
+fn authority(authority: &AuthorityStatus) -> Cell {
+    let AuthorityStatus {
+        kind,
+        state,
+        deadline_in_ms,
+    } = authority;
+    let left = deadline_in_ms.map(|ms| format!(", {} to deadline", seconds(ms)));
+    let text = format!("authority {kind}: {state}{}", left.unwrap_or_default());
+    Cell::new(text).fg(match state.as_str() {
+        "granting" => Color::Green,
+        "fenced" => Color::Yellow,
+        _ => Color::Red,
+    })
+}
+
 fn seconds(ms: i64) -> String {
     let tenths = ms.unsigned_abs() / 100;
     let sign = if ms < 0 { "-" } else { "" };
@@ -206,6 +223,11 @@ mod tests {
                 open_slots: 1,
                 deadline_in_ms: Some(400_050),
                 clock: None,
+                authority: AuthorityStatus {
+                    kind: "leased".to_owned(),
+                    state: "granting".to_owned(),
+                    deadline_in_ms: Some(21_300),
+                },
             },
             cell: CellStatus {
                 id: None,
@@ -246,6 +268,7 @@ mod tests {
             "400.0 s",
             "479000 ms",
             "unknown: store away",
+            "authority leased: granting, 21.3 s to deadline",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

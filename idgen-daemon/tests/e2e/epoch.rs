@@ -11,7 +11,7 @@ use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
-    Daemon, Etcd, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
+    Daemon, Etcd, Load, PATIENCE, Pause, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
 use crate::leases_list::{list, of_another_epoch, seen};
 
@@ -160,6 +160,58 @@ fn an_etcd_restored_under_a_new_token_is_sealed_and_one_command_opens_it() {
     restored_under_load(Some("another"), "belongs to store");
 }
 
+/// The operator's server has slept through an epoch, and the store has lost it. Who knows of it is heard first.
+#[test]
+fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
+    let mut etcd = Etcd::start();
+    let servers = Server::several(2);
+    let options = |n: usize| {
+        let options = DaemonOptions::new(&servers[n])
+            .store(Store::etcd(&etcd))
+            .ttl_ms(SHORT_TTL_MS);
+        options.name(&format!("server-{n}"))
+    };
+    let (knows, slept) = (options(0), options(1));
+    let knowing = knows.start();
+    let snapshot = etcd.save("before");
+    // What is renewed from here on the snapshot does not know.
+    let sleeper = slept.start();
+    sleeper.terminate();
+    etcd.restore(&snapshot, Some("another"));
+    wait_sealed(&knowing);
+    assert_eq!(advance(&knowing)["epoch"], 1);
+    wait_for_other_half(&servers[0]);
+
+    let pause = Pause::of([knowing.pid()]);
+    etcd.restore(&snapshot, Some("another"));
+    let operator = slept.launch();
+    wait_sealed(&operator);
+    let waiting = std::thread::spawn({
+        let operator = operator.config_path().to_owned();
+        move || {
+            let config = operator.display().to_string();
+            let shown = idgenctl(&["epoch", "show", "--config", &config, "--output", "json"]);
+            let status: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+            let identity = status["identity"].as_str().expect("identity");
+            let args = [
+                "--identity",
+                identity,
+                "--reason",
+                "restored once more",
+                "--output",
+                "json",
+            ];
+            idgenctl(&[&["epoch", "advance", "--config", &config][..], &args].concat())
+        }
+    });
+    pause.resume();
+    let done = waiting.join().expect("the command");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("waiting"), "{}", done.stderr);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(status["epoch"], 2, "{status}");
+}
+
 /// Two servers follow a switch of formats, and the store forgets it. Nobody switches again and no Postgres is restarted.
 #[test]
 fn a_switch_that_is_lost_with_a_restore_is_there_again_in_the_next_epoch() {
@@ -275,7 +327,8 @@ fn a_promoted_standby_mints_beside_its_old_primary_after_one_command() {
     sql::run(&mut standby.connect(), "SELECT pg_promote()");
     load.wait_statements(20);
 
-    let mut at_standby = DaemonOptions::new(&standby).name("new").ttl_ms(TTL_MS).launch();
+    let options = DaemonOptions::new(&standby).name("new").ttl_ms(TTL_MS);
+    let mut at_standby = options.workers_more("period_ms = 1000").launch();
     let why = at_standby.wait_unready();
     let reason = wait_sealed(&at_standby);
     assert!(reason.contains("promoted standby"), "{reason}");
@@ -341,9 +394,10 @@ fn a_server_without_a_memory_waits_for_a_sign_of_somebody_who_has_one() {
 
     let mut again = options(0).launch();
     again.wait_ready();
+    let log = again.log();
     assert!(
-        !again.log().contains("has no memory of the cell"),
-        "one that remembers needs nobody"
+        !log.contains("has no memory of the cell"),
+        "one that remembers needs nobody: {log}"
     );
 }
 

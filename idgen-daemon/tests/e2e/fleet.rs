@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use idgen_core::lease::{Class, Timing, TimingSpec};
 use idgen_daemon::config::parse_postgres;
-use idgen_daemon::lease::{
-    EtcdConfig, EtcdSecurity, EtcdStore, HolderName, PostgresStore, PostgresStoreConfig,
-};
+use idgen_daemon::lease::{HolderName, PostgresStore, PostgresStoreConfig};
 
-use crate::kit::fleet::Fleet;
+use crate::kit::fleet::{Fleet, on_etcd, somebody};
 use crate::kit::{Etcd, PATIENCE, Server, eventually, eventually_true};
 
 /// Alone they need two seconds; how fast exactly is `make bench-leases`' matter.
@@ -18,21 +16,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn timing(ttl_ms: u64) -> Timing {
     Timing::new(TimingSpec::of_ttl(ttl_ms)).expect("timing")
-}
-
-fn on_etcd(etcd: &Etcd, ttl_ms: u64) -> impl Fn(HolderName) -> EtcdStore {
-    let endpoint = etcd.endpoint();
-    move |holder| {
-        EtcdStore::new(EtcdConfig {
-            class: Class::Worker,
-            endpoints: vec![endpoint.clone()],
-            security: EtcdSecurity::default(),
-            prefix: "/fleet".to_owned(),
-            request_timeout: LIMIT,
-            ttl_ms,
-            holder,
-        })
-    }
 }
 
 fn on_postgres(server: &Server) -> impl Fn(HolderName) -> PostgresStore {
@@ -49,19 +32,12 @@ fn on_postgres(server: &Server) -> impl Fn(HolderName) -> PostgresStore {
     }
 }
 
-fn somebody() -> HolderName {
-    HolderName {
-        instance: idgen_core::lease::InstanceId(1),
-        name: "somebody".to_owned(),
-    }
-}
-
 /// Leaf PR#108, #98: several nodes that started at once took id 0. incubator-seata#2785: ids drawn by chance, with even
 /// odds of a collision at 38 nodes. Here chance chooses too, and the store decides.
 #[test]
 fn incident_33_and_40_sixty_four_daemons_start_at_once_on_an_empty_etcd() {
     let etcd = Etcd::start();
-    let open = on_etcd(&etcd, TTL_MS);
+    let open = on_etcd(&etcd, LIMIT, TTL_MS);
     let mut fleet = Fleet::new(7, timing(TTL_MS));
     fleet.launch(64, &open);
     fleet.wait_settled(SETTLED);
@@ -89,7 +65,7 @@ fn forty_daemons_start_at_once_on_an_empty_postgres_store() {
 fn incident_36_one_of_many_comes_back_to_a_pool_that_is_full() {
     const SHORT_TTL_MS: u64 = 6_000;
     let etcd = Etcd::start();
-    let open = on_etcd(&etcd, SHORT_TTL_MS);
+    let open = on_etcd(&etcd, LIMIT, SHORT_TTL_MS);
     let mut fleet = Fleet::new(32, timing(SHORT_TTL_MS));
     fleet.launch(16, &open);
     fleet.wait_settled(SETTLED);

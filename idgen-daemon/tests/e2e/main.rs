@@ -43,6 +43,8 @@ mod full;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]
+mod leased;
+#[cfg(test)]
 mod leases_list;
 #[cfg(test)]
 mod order;
@@ -72,6 +74,8 @@ mod shard;
 mod sqlstates;
 #[cfg(test)]
 mod store;
+#[cfg(test)]
+mod stripes;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

@@ -184,8 +184,8 @@ faults! {
         "no time synchronisation" by "chronyd loses its sources under load; then the daemon is started anew"
         so "the lease is renewed with higher ceilings and no call refused; no new lease until the clock is synchronised again";
     15 restore_side::f15_restored_under_the_same_token:
-        "restored under the same cluster token" by "a snapshot; a server takes other workers; all members restored from it with etcdctl"
-        so "sealed, both servers stop at their deadlines at the latest; `idgenctl epoch advance`: back within TTL + 2 P + 2 s from the other half of the pool";
+        "restored under the same cluster token" by "a snapshot; a server takes other workers; all members restored from it with etcdctl; and once more while SIGSTOP keeps the daemon that remembers more from speaking, and one that remembers less starts"
+        so "sealed; nothing is taken before whoever remembers more could say so; both servers stop at their deadlines at the latest; `idgenctl epoch advance`: back within TTL + 2 P + 2 s from the other half of the pool";
     16 restore_side::f16_restored_under_another_token:
         "restored under a new cluster token" by "as F15, with --initial-cluster-token; and once more while nobody is awake who remembers more than the snapshot"
         so "sealed for everybody, because the cell belongs to another cluster; then as F15";

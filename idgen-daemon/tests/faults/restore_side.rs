@@ -4,17 +4,24 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use idgen_core::lease::pool::{PlanFor, half, plan_grant};
+use idgen_core::lease::{BootId, Class, Epoch, Identity, InstanceId, Memory, Timing, TimingSpec, Wanted};
+use idgen_daemon::lease::{EtcdConfig, EtcdSecurity, EtcdStore, HolderName, LeaseStore, host_clock};
 use serde_json::Value;
 
 use crate::etcd_side::{WORKERS, committed_by};
 use crate::kit::daemon::{Answer, idgenctl};
-use crate::kit::{PATIENCE, Pause, Release, eventually, eventually_true};
+use crate::kit::{PATIENCE, Pause, Release, eventually, eventually_true, sql};
 use crate::scene::{FENCE, RIDE, Scene, Side, Stage, load_options};
 
 /// Epoch 0 takes workers of the first half of the pool, epoch 1 those from here on.
 const OTHER_HALF: i32 = 512;
 /// A lease that outlives the restore, its discovery and the command.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
+/// With this period a daemon that knows nothing newer waits 6 s for the others, and has a memory that is a moment old
+/// for 10 s.
+const QUICK: &str = "period_ms = 1000\n";
+const MOMENT_MS: i64 = 10_000;
 /// More revisions than the lost future can have had.
 const BUMP: u64 = 1_000_000_000;
 
@@ -97,6 +104,102 @@ pub fn f15_restored_under_the_same_token(release: Release) {
     restored("F15", release, "was restored", |scene, snapshot| {
         scene.cluster.restore(&snapshot, None);
     });
+    who_remembers_less_comes_first(release);
+}
+
+/// The right side has taken, since the snapshot, all that is free in it; its daemon stands still. The left one, which
+/// knows nothing of that, finds a store that looks like itself, with just these workers to be had.
+fn who_remembers_less_comes_first(release: Release) {
+    let mut stage = Stage::new("F15", release, LONG);
+    stage.workers_more = QUICK.to_owned();
+    let mut scene = stage.set().under_load();
+    age_cell(&scene);
+    occupy_the_rest(&scene);
+    scene.sides[0].terminate_daemon();
+    let snapshot = save(&scene);
+    let right = &mut scene.sides[1];
+    right.kill_daemon();
+    right.options = right.options.clone().workers(4);
+    right.launch_daemon();
+    right.daemon().wait_ready();
+    let held = right.open().0;
+    let left = &scene.sides[0];
+    eventually_true(PATIENCE, "the memory of the left server is old", || {
+        let age = "SELECT coalesce(age_ms, 0) FROM idgen.anchors() WHERE kind = 'worker'";
+        sql::value::<i64>(&mut left.client(), age) > MOMENT_MS
+    });
+    let sleeper = Pause::of([scene.sides[1].daemon().pid()]);
+    scene.cluster.restore(&snapshot, None);
+    scene.sides[0].launch_daemon();
+    scene.sides[0].daemon().wait_unready_with("no lease is taken for");
+    assert!(scene.sides[0].open().0.is_empty(), "nothing is granted");
+    assert_eq!(scene.sides[1].open().0, held, "while the right one mints");
+    sleeper.resume();
+    scene.sides[0].daemon().wait_unready_with("sealed");
+    assert!(
+        scene.sides[0].open().0.is_empty(),
+        "nothing was granted meanwhile"
+    );
+    advance(&mut scene, 0);
+    scene.sides.iter().for_each(wait_for_other_half);
+    scene.go_on_for(Duration::from_secs(1));
+    let outcome = scene.finish();
+    outcome.assert_refused_for_the_lease(0);
+    outcome.assert_refused_at_most_for_the_lease(1);
+}
+
+/// In a cell that has only just begun nobody waits.
+fn age_cell(scene: &Scene) {
+    let (member, key) = (&scene.cluster.members[0], "/pg_idgen/default/cell");
+    let value = member.ctl_ok(&["get", "--print-value-only", key]);
+    let mut cell: Value = serde_json::from_str(value.trim()).expect("JSON");
+    cell["epoch_since_ms"] = 1.into();
+    member.ctl_ok(&["put", key, &cell.to_string()]);
+}
+
+/// Whatever is free in the first half of the pool is somebody's for a day.
+fn occupy_the_rest(scene: &Scene) {
+    const A_DAY_MS: u64 = 86_400_000;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let timing = Timing::new(TimingSpec::of_ttl(A_DAY_MS)).expect("timing");
+    let mut instance = 0;
+    loop {
+        instance += 1;
+        let holder = HolderName {
+            instance: InstanceId(instance),
+            name: "occupant".to_owned(),
+        };
+        let mut store = EtcdStore::new(EtcdConfig {
+            class: Class::Worker,
+            endpoints: scene.cluster.endpoints(),
+            security: EtcdSecurity::default(),
+            prefix: "/pg_idgen/default".to_owned(),
+            request_timeout: PATIENCE,
+            ttl_ms: A_DAY_MS,
+            holder,
+        });
+        let snapshot = runtime.block_on(store.read()).expect("read");
+        let free = half(Epoch(0)).filter(|worker| {
+            let row = snapshot.row(Identity(*worker));
+            row.is_none_or(|row| row.holder.is_none())
+        });
+        let count = free.count().min(60);
+        if count == 0 {
+            return;
+        }
+        let asked = PlanFor {
+            instance: InstanceId(instance),
+            boot_id: BootId(instance),
+            wall: host_clock(),
+            wanted: &Wanted::Any(count),
+            random: 1,
+        };
+        let plan = plan_grant(&snapshot, &Memory::new(), &timing, asked).expect("plan");
+        runtime.block_on(store.grant(&plan)).expect("grant");
+    }
 }
 
 pub fn f16_restored_under_another_token(release: Release) {
@@ -106,8 +209,7 @@ pub fn f16_restored_under_another_token(release: Release) {
     nobody_who_remembers_is_awake(release);
 }
 
-/// The left side knows nothing that is newer than the snapshot, the daemon of the right one stands still. Under the
-/// same token the left one could take what the right one mints from; see docs/decisions/epochs.md.
+/// The left side knows nothing that is newer than the snapshot, the daemon of the right one stands still.
 fn nobody_who_remembers_is_awake(release: Release) {
     let mut scene = Stage::new("F16", release, LONG).set().under_load();
     scene.sides[0].terminate_daemon();

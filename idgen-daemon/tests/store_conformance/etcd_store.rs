@@ -2,6 +2,7 @@
 
 use crate::kit::process::Signal;
 use crate::kit::{Etcd, EtcdOptions, Flow, Mode, PATIENCE, Proxy, eventually};
+use crate::names::{self, Namer};
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
 use idgen_core::clock::ClockReading;
@@ -9,8 +10,8 @@ use idgen_core::format::{CellFormat, REGIONAL};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId, Mark};
 use idgen_daemon::lease::{
-    Beacon, CellStore, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, Shown,
-    StoreErrorKind, host_clock, identities_at_once,
+    Beacon, CellStore, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, LeaseStore, NamedStore,
+    Shown, StoreErrorKind, host_clock, identities_at_once,
 };
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -344,4 +345,37 @@ fn a_switch_keeps_what_a_later_release_put_into_the_cell() {
         assert_eq!(cell["colour"], "green");
         assert_eq!(cell["worker_format"], switch.formats.as_str());
     });
+}
+
+/// A ceiling that is gone would let its numbers be granted again, and so would a name's row.
+#[test]
+fn a_name_or_ceiling_that_was_deleted_seals_until_the_epoch_is_advanced() {
+    for key in ["row/lock/a", "ceiling/lock/a:k"] {
+        let member = Member::new();
+        let mut one = Namer::new(&member, &member.runtime, 1, 60_000);
+        let of = names::name("lock/a");
+        let held = one.take(&of);
+        one.raise(&held, &[names::to("k", None, 5), names::to("l", None, 5)])
+            .expect("raised");
+        let mut client = member.client();
+        let delete = client.delete(format!("{PREFIX}/named/{key}"), None);
+        let deleted = member.runtime.block_on(delete).expect("delete").deleted();
+        assert_eq!(deleted, 1);
+        let error = member
+            .runtime
+            .block_on(one.store.look_at(&of))
+            .expect_err("sealed");
+        assert_eq!(error.kind, StoreErrorKind::Sealed, "{key}: {error}");
+        let survey = member.runtime.block_on(one.store.survey()).expect("survey");
+        let damage = survey.expect("a cell").damage.expect("damage");
+        assert!(damage.contains("some were deleted"), "{key}: {damage}");
+        member.advance_epoch();
+        // Whoever held it is gone; its row may be what was deleted.
+        member.expire();
+        let next = one.take(&of);
+        assert!(next.token > held.token, "{key}");
+        one.raise(&next, &[names::to("m", None, 5)]).expect("raised");
+        let survey = member.runtime.block_on(one.store.survey()).expect("survey");
+        assert_eq!(survey.expect("a cell").damage, None, "{key}");
+    }
 }

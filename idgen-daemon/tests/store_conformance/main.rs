@@ -13,6 +13,8 @@
 )]
 mod kit;
 #[cfg(test)]
+mod names;
+#[cfg(test)]
 mod rules;
 
 /// All rules for one kind of place.
@@ -142,6 +144,61 @@ macro_rules! conformance {
         #[test]
         fn a_store_that_does_not_answer_is_given_up_and_found_again() {
             rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
+        }
+
+        #[test]
+        fn names_need_a_cell_that_somebody_has_made() {
+            crate::names::names_need_a_cell_that_somebody_has_made(&$place);
+        }
+
+        #[test]
+        fn a_name_has_one_holder() {
+            crate::names::a_name_has_one_holder(&$place);
+        }
+
+        #[test]
+        fn racing_daemons_never_share_a_name() {
+            crate::names::racing_daemons_never_share_a_name(&$place);
+        }
+
+        #[test]
+        fn a_name_is_renewed_under_its_token_and_guard() {
+            crate::names::a_name_is_renewed_under_its_token_and_guard(&$place);
+        }
+
+        #[test]
+        fn a_name_that_is_not_renewed_goes_to_others() {
+            crate::names::a_name_that_is_not_renewed_goes_to_others(&$place);
+        }
+
+        #[test]
+        fn a_name_is_given_up_by_its_token_and_free_at_once() {
+            crate::names::a_name_is_given_up_by_its_token_and_free_at_once(&$place);
+        }
+
+        #[test]
+        fn ceilings_only_rise_and_all_or_none() {
+            crate::names::ceilings_only_rise_and_all_or_none(&$place);
+        }
+
+        #[test]
+        fn a_hundred_ceilings_rise_at_once() {
+            crate::names::a_hundred_ceilings_rise_at_once(&$place);
+        }
+
+        #[test]
+        fn a_sealed_cell_grants_and_raises_no_names() {
+            crate::names::a_sealed_cell_grants_and_raises_no_names(&$place);
+        }
+
+        #[test]
+        fn an_older_epoch_grants_and_raises_no_names() {
+            crate::names::an_older_epoch_grants_and_raises_no_names(&$place);
+        }
+
+        #[test]
+        fn a_stripe_is_claimed_once_and_stays_after_its_release() {
+            crate::names::a_stripe_is_claimed_once_and_stays_after_its_release(&$place);
         }
     };
 }

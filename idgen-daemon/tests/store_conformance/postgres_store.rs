@@ -26,6 +26,7 @@ impl Tables {
         let mut client = server.connect();
         sql::run(&mut client, "CREATE SCHEMA idgen");
         sql::run(&mut client, include_str!("../../../sql/20-store.sql"));
+        sql::run(&mut client, include_str!("../../../sql/22-store-named.sql"));
         Self {
             server,
             backends: Vec::new(),
@@ -77,7 +78,8 @@ impl Place for Tables {
     }
 
     fn wipe(&self) {
-        self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch");
+        self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch, idgen.named_lease, \
+                  idgen.named_ceiling, idgen.stripe");
     }
 
     fn advance_epoch(&self) {
@@ -85,7 +87,11 @@ impl Place for Tables {
     }
 
     fn expire(&self) {
-        self.run("UPDATE idgen.lease SET expires_at = clock_timestamp() WHERE holder IS NOT NULL");
+        for table in ["lease", "named_lease"] {
+            self.run(&format!(
+                "UPDATE idgen.{table} SET expires_at = clock_timestamp() WHERE holder IS NOT NULL"
+            ));
+        }
     }
 
     fn freeze(&mut self) {
@@ -241,6 +247,17 @@ fn every_shard_there_is_can_be_leased_by_one_server() {
     assert!(pages() <= before * 2, "{before} pages became {}", pages());
     let marks: Vec<Mark> = (0..shards.len()).map(|shard| lease.mark(shard, 1)).collect();
     assert_eq!(one.release(rules::BOOT, &marks).len(), shards.len());
+}
+
+#[test]
+fn names_ceilings_and_stripes_are_never_removed() {
+    let tables = Tables::new();
+    for table in ["named_lease", "named_ceiling", "stripe"] {
+        for statement in ["DELETE FROM", "TRUNCATE"] {
+            let statement = format!("{statement} idgen.{table}");
+            sql::refusal(&mut tables.server.connect(), &statement, "IG019");
+        }
+    }
 }
 
 #[test]

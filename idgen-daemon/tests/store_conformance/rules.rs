@@ -54,7 +54,7 @@ pub fn holder(instance: u128) -> HolderName {
 }
 
 /// As a daemon opens it whose server was never served from any cell.
-fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
+pub fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u64) -> P::Store {
     let mut store = place.open(class, holder, ttl_ms);
     store.expect(Expected::Nothing);
     store
@@ -542,20 +542,15 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     let mut operator = Daemon::new(place, &runtime, 9, 60_000);
     let lease = one.acquire(1);
     let cell = runtime.block_on(one.store.read()).expect("read").cell;
-    let seal = Seal {
-        cell_id: cell.cell_id,
+    let mut seal = Seal {
+        cell_id: CellId(7),
         reason: "its revision fell".to_owned(),
         known: told(Epoch(4), UnixMs(1)),
         remembered: Vec::new(),
     };
-    let stranger = Seal {
-        cell_id: CellId(7),
-        ..seal.clone()
-    };
-    runtime
-        .block_on(one.store.seal(&stranger))
-        .expect("of another cell");
+    runtime.block_on(one.store.seal(&seal)).expect("of another cell");
     assert_eq!(one.read_kind(), None, "nothing was sealed");
+    seal.cell_id = cell.cell_id;
     runtime.block_on(one.store.seal(&seal)).expect("sealed");
     assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
 
@@ -565,6 +560,15 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     };
     let sealed = survey(&mut operator);
     assert_eq!(sealed.sealed_because(&[]).as_deref(), Some("its revision fell"));
+    let sealed_at = sealed.sealed_at.expect("it is written down when");
+    seal.known.epoch = Epoch(6);
+    runtime.block_on(one.store.seal(&seal)).expect("sealed again");
+    let sealed = survey(&mut operator);
+    assert_eq!(
+        sealed.sealed_at,
+        Some(sealed_at),
+        "since when everybody could say so"
+    );
     let wish = AdvanceWish {
         identity: sealed.here.clone(),
         reason: "restored".to_owned(),
@@ -575,7 +579,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         shard_window_ms: WINDOW_MS,
     };
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
-    assert_eq!(plan.to, Epoch(5), "above what anybody knew of");
+    assert_eq!(plan.to, Epoch(7), "above what anybody knew of");
     runtime.block_on(operator.store.advance(&plan)).expect("advanced");
     let again = runtime
         .block_on(operator.store.advance(&plan))
@@ -583,12 +587,12 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     assert_eq!(again.kind, StoreErrorKind::Conflict, "{again}");
 
     let opened = survey(&mut operator);
-    assert_eq!(opened.sealed_because(&[]), None);
+    assert_eq!((opened.sealed_because(&[]), opened.sealed_at), (None, None));
     let change = opened.history.last().expect("it is recorded");
-    assert_eq!((change.epoch, change.by.as_str()), (Epoch(5), "somebody"));
+    assert_eq!((change.epoch, change.by.as_str()), (Epoch(7), "somebody"));
     let next = one.acquire(1);
     assert!(next.token > lease.token);
-    assert!(half(Epoch(5)).contains(&next.leased()[0].identity.0));
+    assert!(half(Epoch(7)).contains(&next.leased()[0].identity.0));
     assert_eq!(
         one.renew(&lease.renewal(500)).err(),
         Some(StoreErrorKind::Conflict)

@@ -116,7 +116,7 @@ fn make_here(tables: Tables) -> std::result::Result<(), Error> {
     as_owner.pin(c"default_tablespace", c"");
     as_owner.pin(c"default_table_access_method", c"heap");
     Spi::connect_mut(make_ahead)?;
-    // Once more if the extension is dropped and created anew in this session.
+    // What was made goes with the extension; a second one in this session needs its own.
     cache::watch(tables);
     Ok(())
 }

@@ -1,17 +1,14 @@
 use super::super::ledger::{Holder, Row};
-use super::super::token::{InstanceId, Token};
+use super::super::token::{BootId, InstanceId, Token};
 use super::*;
 use proptest::prelude::*;
-
-const BOOT: BootId = BootId(5);
-const WINDOW_MS: u64 = 10_000;
 
 fn row(identity: u16, revision: u64, held: bool) -> Row {
     let holder = held.then(|| Holder {
         instance: InstanceId(1),
         name: "a".to_owned(),
         token: Token::default(),
-        boot_id: BOOT,
+        boot_id: BootId(5),
         expired: false,
     });
     Row {
@@ -169,79 +166,24 @@ fn a_commit_is_remembered_with_its_row() {
 }
 
 #[test]
-fn who_has_seen_the_seal_may_go_by_whoever_opens_it() {
-    let now = reading(1_000_000, 5_000);
-    let opened = advanced(10);
+fn a_row_of_somebody_else_is_a_witness_too() {
     let mut pins = Pins::default();
-    pins.judge(&opened, &[]).unwrap();
-    assert!(pins.vouched(&opened, BOOT, now, WINDOW_MS).is_err());
-    pins.note_sealed();
-    assert_eq!(pins.vouched(&opened, BOOT, now, WINDOW_MS), Ok(()));
-}
-
-fn reading(wall: u64, boot: u64) -> ClockReading {
-    ClockReading {
-        wall: UnixMs(wall),
-        boot: BootMs(boot),
-    }
-}
-
-#[test]
-fn who_remembers_nothing_waits_for_a_sign_or_until_all_has_run_out() {
-    let now = |later| reading(1_000_000 + later, 5_000 + later);
-    let silent = || look(10, vec![row(1, 10, true), row(2, 4, false)]);
-    let mut pins = Pins::default();
-    pins.judge(&silent(), &[]).unwrap();
-    pins.judge(&silent(), &[]).unwrap();
-    let all = epoch_margin_ms(WINDOW_MS);
+    pins.judge(&look(10, vec![row(3, 8, true), row(4, 9, true)]), &[])
+        .unwrap();
+    let restored = look(1_000, vec![row(3, 8, true), row(4, 7, true)]);
+    let fell = Departure::RowFell {
+        identity: Identity(4),
+        was: Revision(9),
+    };
+    assert_eq!(pins.judge(&restored, &[]), Err(fell.clone()));
+    let held_to = pins.fallen().expect("the row");
+    let all_that = |snapshot: &Snapshot| held_to.admits_rows(snapshot).is_ok();
+    assert!(!all_that(&restored), "whoever looks again is told of the row");
+    assert!(all_that(&look(1_000, vec![row(3, 8, true), row(4, 9, false)])));
     assert_eq!(
-        pins.vouched(&silent(), BOOT, now(0), WINDOW_MS),
-        Err(Stranger { wait_ms: all })
-    );
-    let released = look(12, vec![row(1, 12, false), row(2, 4, false)]);
-    assert!(
-        pins.clone().vouched(&released, BOOT, now(1), WINDOW_MS).is_err(),
-        "who gives up proves nothing"
-    );
-    let renewed = look(11, vec![row(1, 11, true), row(2, 4, false)]);
-    assert_eq!(pins.clone().vouched(&renewed, BOOT, now(1), WINDOW_MS), Ok(()));
-    assert!(
-        pins.clone()
-            .vouched(&silent(), BOOT, now(all - 1), WINDOW_MS)
-            .is_err()
-    );
-    assert_eq!(pins.clone().vouched(&silent(), BOOT, now(all), WINDOW_MS), Ok(()));
-    let elsewhere = pins.vouched(&silent(), BootId(6), reading(1_000_000, 999_999), WINDOW_MS);
-    assert_eq!(
-        elsewhere,
-        Err(Stranger { wait_ms: all }),
-        "another host's time since boot counts anew"
-    );
-}
-
-#[test]
-fn a_new_cell_and_a_known_one_need_no_sign() {
-    let young = changed(1, |cell| cell.epoch_since = UnixMs(1_000_000));
-    let mut pins = Pins::default();
-    pins.judge(&young, &[]).unwrap();
-    let at = |wall| reading(wall, 5_000);
-    assert_eq!(
-        pins.vouched(&young, BOOT, at(1_000_000 + CELL_YOUNG_MS - 1), WINDOW_MS),
-        Ok(())
-    );
-    assert!(
-        pins.vouched(&young, BOOT, at(1_000_000 + CELL_YOUNG_MS), WINDOW_MS)
-            .is_err()
-    );
-    let ahead = |ms| pins.clone().vouched(&young, BOOT, at(1_000_000 - ms), WINDOW_MS);
-    assert_eq!(ahead(epoch_margin_ms(0)), Ok(()), "as far as clocks may be apart");
-    let waits = ahead(epoch_margin_ms(0) + 1).expect_err("a beginning in the future proves nothing");
-    assert!(waits.to_string().contains("anew after each restart"), "{waits}");
-    let mut pins = Pins::default();
-    pins.judge(&look(10, vec![]), &[anchor(10)]).unwrap();
-    assert_eq!(
-        pins.vouched(&look(10, vec![]), BOOT, at(9_000_000), WINDOW_MS),
-        Ok(())
+        pins.judge(&advanced(1), &[]),
+        Ok(()),
+        "of another epoch nothing is known"
     );
 }
 

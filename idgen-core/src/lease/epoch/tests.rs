@@ -17,6 +17,7 @@ fn survey() -> Survey {
         shard_min_floor: UnixMs(0),
         here: store("test/2"),
         sealed_reason: None,
+        sealed_at: None,
         damage: None,
         known: Told::default(),
         revision: Revision(5),
@@ -316,4 +317,34 @@ fn a_store_is_all_that_was_remembered_or_it_is_not() {
         ..open.clone()
     };
     assert!(!another.is_all_that(Class::Worker, &[remembered(5, 4)]));
+}
+
+#[test]
+fn every_daemon_is_heard_before_an_epoch_begins() {
+    let skew_ms = 2 * SKEW_MS;
+    assert_eq!(
+        survey().unheard_ms(5_000, 0),
+        5_000 + skew_ms,
+        "nobody says since when"
+    );
+    assert_eq!(
+        survey().unheard_ms(5_000, 1_000),
+        4_000 + skew_ms,
+        "but it was seen"
+    );
+    let sealed = |ago_ms| Survey {
+        sealed_at: Some(NOW.saturating_sub(ago_ms)),
+        ..survey()
+    };
+    assert_eq!(sealed(1_000).unheard_ms(5_000, 0), 4_000 + skew_ms);
+    assert_eq!(sealed(5_000 + skew_ms).unheard_ms(5_000, 0), 0);
+    let ahead = Survey {
+        sealed_at: Some(NOW.saturating_add(9_000)),
+        ..survey()
+    };
+    assert_eq!(
+        ahead.unheard_ms(5_000, 0),
+        5_000 + skew_ms,
+        "a clock that is wrong proves nothing"
+    );
 }

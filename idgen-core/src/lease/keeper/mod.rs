@@ -37,6 +37,7 @@ mod simulation;
 mod tests;
 
 use super::ledger::{Attempt, Grant};
+use super::timing::Timing;
 use super::token::{BootId, Claim, Mark, Revision, Token};
 use super::window::Leased;
 use crate::clock::{BootMs, ClockReading};
@@ -86,6 +87,13 @@ pub enum Goal {
 }
 
 impl Held {
+    /// A moment not after the reading that was made before the store was asked for what it last committed of this
+    /// lease, while that is not published: on the server's boot clock.
+    #[must_use]
+    pub fn asked_after(&self, timing: &Timing) -> BootMs {
+        self.renew_at.saturating_sub(timing.longest_period_ms())
+    }
+
     fn claims(&self) -> Vec<Claim> {
         self.leased
             .iter()

@@ -495,8 +495,7 @@ impl Core<'_> {
         let Phase::Renewing { held, asked, .. } = phase else {
             return None;
         };
-        let pause_ms = (self.timing.period_ms() / 4).clamp(1, 4 * RETRY_MS);
-        let renew_at = asked.boot.saturating_add(pause_ms);
+        let renew_at = asked.boot.saturating_add(self.timing.retry_ms());
         Some(Phase::Holding {
             held: Held {
                 renew_at,

@@ -1,24 +1,39 @@
 use super::*;
+use crate::lease::host_clock;
+use crate::lease::store::CellStore;
 use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
-use crate::lease::{HolderName, host_clock};
 use crate::log::logged;
-use idgen_core::clock::BootMs;
-use idgen_core::lease::{Class, TimingSpec};
+use idgen_core::lease::{Class, InstanceId, TimingSpec};
 
 const TTL_MS: u64 = 30_000;
 
+const REACH: Reach = Reach {
+    timeout_ms: 1_000,
+    members: 1,
+};
+
+fn timing() -> Timing {
+    Timing::new(TimingSpec::of_ttl(TTL_MS)).unwrap()
+}
+
 fn desk(place: &MemoryPlace) -> Desk<MemoryStore> {
-    let instance = InstanceId(1);
-    let name = "desk".to_owned();
-    let store = place.open(Class::Worker, HolderName { instance, name }, TTL_MS);
-    Desk::new(store, instance, Timing::new(TimingSpec::of_ttl(TTL_MS)).unwrap())
+    let holder = HolderName {
+        instance: InstanceId(1),
+        name: "desk".to_owned(),
+    };
+    let store = place.open(Class::Worker, holder.clone(), TTL_MS);
+    Desk::new(store, holder, timing(), REACH)
 }
 
 async fn probe(desk: &mut Desk<MemoryStore>) -> Answer {
+    probe_with(desk, Remembered::default()).await
+}
+
+async fn probe_with(desk: &mut Desk<MemoryStore>, remembered: Remembered) -> Answer {
     desk.submit(Request::Probe {
         ticket: Ticket(1),
-        server_cell: None,
-        anchors: Vec::new(),
+        remembered,
+        wall: host_clock(),
     });
     desk.answer().await
 }
@@ -68,8 +83,10 @@ async fn acquire(desk: &mut Desk<MemoryStore>, server_cell: Option<CellId>) -> A
     desk.submit(Request::Acquire(Acquire {
         ticket: Ticket(2),
         boot_id: BootId(3),
-        server_cell,
-        anchors: Vec::new(),
+        remembered: Remembered {
+            cell: server_cell,
+            ..Remembered::default()
+        },
         reading: ClockReading {
             wall: host_clock(),
             boot: BootMs(5),
@@ -127,4 +144,56 @@ fn a_seal_that_fails_again_and_again_is_told_once_and_when_it_is_over() {
     });
     assert_eq!(text.matches("could not be sealed").count(), 1, "{text}");
     assert_eq!(text.matches("is sealed for the others too").count(), 1, "{text}");
+}
+
+/// Closing them would stop the minting, and nothing could follow.
+#[tokio::test(start_paused = true)]
+async fn claims_of_an_earlier_daemon_stay_open_until_a_lease_may_be_taken() {
+    let place = MemoryPlace::new(Clock::At(UnixMs(1)));
+    place.make_cell();
+    let anchor = |desk: &Desk<MemoryStore>| desk.anchor().cloned().into_iter().collect();
+    let mut desk = desk(&place);
+    assert!(matches!(
+        probe(&mut desk).await.event,
+        Some(Event::ProbeFailed { .. })
+    ));
+    let remembered = Remembered {
+        anchors: anchor(&desk),
+        ..Remembered::default()
+    };
+    let waits = probe_with(&mut desk, remembered.clone()).await;
+    assert!(
+        matches!(waits.event, Some(Event::ProbeFailed { .. })),
+        "{:?}",
+        waits.event
+    );
+    let why = waits.trouble.expect("it says why").to_string();
+    assert!(why.contains("no lease is taken for"), "{why}");
+
+    let recent = Remembered {
+        asked: Some(tokio::time::Instant::now() - Duration::from_secs(9)),
+        ..remembered.clone()
+    };
+    let at_once = probe_with(&mut desk, recent.clone()).await;
+    assert!(matches!(at_once.event, Some(Event::Probed { .. })), "{at_once:?}");
+
+    tokio::time::advance(Duration::from_millis(timing().grace_ms(REACH))).await;
+    let waited = probe_with(&mut desk, remembered).await;
+    assert!(matches!(waited.event, Some(Event::Probed { .. })), "{waited:?}");
+}
+
+/// A seal that nobody has written down begins to count for the operator, whatever the epoch.
+#[tokio::test]
+async fn whoever_finds_a_seal_writes_down_when_and_what_epoch_it_knows() {
+    let place = MemoryPlace::new(Clock::Real);
+    place.make_cell();
+    let mut desk = desk(&place);
+    probe(&mut desk).await;
+    let backup = place.backup();
+    place.restore(&backup, 2);
+    let sealed = probe(&mut desk).await.trouble.expect("it is another store");
+    assert_eq!(sealed.kind, StoreErrorKind::Sealed, "{sealed}");
+    let mut clerk = desk.idle.unwrap();
+    let survey = clerk.store.survey().await.unwrap().unwrap();
+    assert!(survey.sealed_at.is_some(), "{:?}", survey.sealed_reason);
 }

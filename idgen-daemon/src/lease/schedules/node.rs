@@ -2,18 +2,29 @@
 
 use super::{COUNT, EPOCH_MS, Minted, TTL_MS};
 use crate::lease::HolderName;
-use crate::lease::desk::{Acquire, Answer, Desk, Request};
+use crate::lease::desk::{Acquire, Answer, Desk, Remembered, Request};
 use crate::lease::store_memory::{MemoryPlace, MemoryStore};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Phase, Reading};
 use idgen_core::lease::{
-    Action, Anchor, BootId, CellId, Claim, Class, Event, Identity, InstanceId, Mark, Memory, State,
+    Action, Anchor, BootId, CellId, Claim, Class, Event, Identity, InstanceId, Mark, Memory, Reach, State,
     StepGuard, Timing, TimingSpec, Token, Wanted, next,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
+
+const REACH: Reach = Reach {
+    timeout_ms: 1_000,
+    members: 1,
+};
+
+/// How long after a restore every daemon has spoken.
+pub(super) fn grace_ms() -> u64 {
+    timing().grace_ms(REACH)
+}
 
 pub(super) fn timing() -> Timing {
     Timing::new(TimingSpec {
@@ -58,6 +69,8 @@ struct Server {
     slots: BTreeMap<Identity, Slot>,
     /// I7: tokens that were installed rise.
     newest: Token,
+    /// Before the store was asked for what the server has written down last.
+    asked: Option<BootMs>,
 }
 
 impl Server {
@@ -67,6 +80,7 @@ impl Server {
             cell: None,
             slots: BTreeMap::new(),
             newest: Token::default(),
+            asked: None,
         }
     }
 
@@ -231,6 +245,24 @@ impl Node {
             random: now,
         };
         self.drive(now, Event::Reading(reading));
+        // The shell does it once a period.
+        if let Phase::Away { .. } = self.state.phase {
+            let remembered = self.remembered(now);
+            self.desk.submit_if_idle(Request::Look(remembered));
+        }
+    }
+
+    fn remembered(&self, now: u64) -> Remembered {
+        let ago = |asked: BootMs| Duration::from_millis(BootMs(now).since(asked));
+        Remembered {
+            cell: self.server.cell,
+            anchors: self.disk.iter().cloned().collect(),
+            asked: self
+                .server
+                .asked
+                .and_then(|asked| tokio::time::Instant::now().checked_sub(ago(asked))),
+            home: None,
+        }
     }
 
     /// Polls the request that is under way once, and hears its answer if that is there.
@@ -271,7 +303,6 @@ impl Node {
     }
 
     fn act(&mut self, now: u64, action: Action) -> Option<Event> {
-        let anchors = || self.disk.iter().cloned().collect();
         match action {
             Action::ReadClock => {}
             Action::Lost { leased, .. } => {
@@ -289,11 +320,14 @@ impl Node {
                 return Some(Event::ServerForgot);
             }
             Action::Fence { claims, .. } => return Some(self.server.fence(&claims)),
-            Action::Probe { ticket } => self.desk.submit(Request::Probe {
-                ticket,
-                server_cell: self.server.cell,
-                anchors: anchors(),
-            }),
+            Action::Probe { ticket } => {
+                let (remembered, wall) = (self.remembered(now), self.clock(now).wall);
+                self.desk.submit(Request::Probe {
+                    ticket,
+                    remembered,
+                    wall,
+                });
+            }
             Action::Acquire {
                 ticket,
                 boot_id,
@@ -302,8 +336,7 @@ impl Node {
             } => self.desk.submit(Request::Acquire(Acquire {
                 ticket,
                 boot_id,
-                server_cell: self.server.cell,
-                anchors: anchors(),
+                remembered: self.remembered(now),
                 reading,
                 doubt,
                 memory: self.memory.clone(),
@@ -339,6 +372,7 @@ impl Node {
             return Event::InstallRefused;
         }
         self.server.cell = Some(shown.cell_id);
+        self.server.asked = Some(held.asked_after(&timing()));
         self.disk = Some(shown);
         assert!(held.leased.len() <= COUNT);
         publish(&mut self.server)
@@ -387,5 +421,5 @@ fn desk(place: &MemoryPlace, class: Class, instance: InstanceId) -> Desk<MemoryS
         instance,
         name: String::new(),
     };
-    Desk::new(place.open(class, name, TTL_MS), instance, timing())
+    Desk::new(place.open(class, name.clone(), TTL_MS), name, timing(), REACH)
 }

@@ -91,7 +91,9 @@ impl EtcdStore {
         let of_class = cell.cell(self.keys.class())?;
         check_open(&of_class, &here, cell.sealed_reason.as_deref())?;
         let seen = fetched.of(&self.keys)?;
-        seen.check(&self.keys, fetched.shards_made(&self.keys)?)?;
+        let sealed = |error: StoreError| error.in_epoch(of_class.epoch);
+        let shards_made = fetched.shards_made(&self.keys).map_err(sealed)?;
+        seen.check(&self.keys, shards_made).map_err(sealed)?;
         self.remember(&fetched, &cell)?;
         self.generations = seen
             .rows
@@ -134,6 +136,7 @@ impl EtcdStore {
             .check(&workers, 0)
             .and_then(|()| of_shards.check(&shards, fetched.shards_made(&shards)?))
             .err();
+        let of_names = self.named_damage(cell.cell(Class::Worker)?.epoch).await?;
         self.remember(&fetched, &cell)?;
         let history = fetched
             .changes
@@ -144,7 +147,8 @@ impl EtcdStore {
             shard_min_floor: cell.shard_min_floor(),
             here: identity_of(self.pins.cluster_id())?,
             sealed_reason: cell.sealed_reason.clone(),
-            damage: damage.map(|error| error.message),
+            sealed_at: cell.sealed_at(),
+            damage: damage.map(|error| error.message).or(of_names),
             known: cell.known(),
             revision: unsigned(fetched.revision),
             now: host_clock(),

@@ -7,6 +7,7 @@
 //!  PREFIX/s/ID/...     the same of a shard
 //!  PREFIX/shards       how many shards have keys
 //!  PREFIX/epoch/N      how epoch N began; never deleted
+//!  PREFIX/named/...    named leases and their ceilings, see `named.rs`
 //! ```
 //! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
 //! the revision of the transaction that wrote them, hence one number for all identities of a grant.
@@ -23,12 +24,14 @@ mod beacons;
 pub mod fuzzing;
 mod link;
 mod look;
+mod named;
 mod pins;
 mod value;
 
 use self::beacons::BeaconValue;
 use self::link::{Effect, Link};
 use self::look::header_of;
+use self::named::SeenName;
 use self::pins::Pins;
 use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
 use super::beacons::Shown;
@@ -40,6 +43,7 @@ use super::store::{
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
+use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{
     AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
     Survey, SwitchPlan, Token,
@@ -101,6 +105,10 @@ pub struct EtcdStore {
     shards: (u64, i64),
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
+    /// The etcd leases of named leases.
+    named_leases: BTreeMap<LeaseName, i64>,
+    /// Names as last seen.
+    names: BTreeMap<LeaseName, SeenName>,
     revokes: JoinSet<()>,
     /// What is told the other servers beside the leases.
     shown: Shown,
@@ -129,6 +137,8 @@ impl EtcdStore {
             blanks: BTreeMap::new(),
             shards: (0, 0),
             lease_id: None,
+            named_leases: BTreeMap::new(),
+            names: BTreeMap::new(),
             revokes: JoinSet::new(),
             shown: Shown::default(),
         }
@@ -477,7 +487,8 @@ impl LeaseStore for EtcdStore {
             return Ok(true);
         };
         let reason = survey.sealed_reason.as_ref().unwrap_or(&seal.reason);
-        let value = self.cell.sealed(reason, &known)?;
+        let at = survey.sealed_at.unwrap_or(survey.now);
+        let value = self.cell.sealed(reason, at, &known)?;
         let put = TxnOp::put(self.keys.cell(), value, None);
         self.change_cell(vec![put]).await?;
         Ok(true)
@@ -502,7 +513,7 @@ impl CellStore for EtcdStore {
         // Keys that were deleted are made again, so the seal must be in the cell before.
         if survey.sealed_reason.is_none() {
             let reason = format!("epoch {} was about to begin", plan.to.0);
-            let value = self.cell.sealed(&reason, &survey.known)?;
+            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
             let put = TxnOp::put(self.keys.cell(), value, None);
             self.change_cell(vec![put]).await?;
         }

@@ -33,6 +33,8 @@ pub(super) struct CellValue {
     #[serde(default)]
     shard_min_floor_ms: u64,
     pub(super) sealed_reason: Option<String>,
+    #[serde(default)]
+    sealed_at_ms: Option<u64>,
     cluster_id: u64,
 }
 
@@ -51,6 +53,7 @@ impl CellValue {
             min_floor_ms: 0,
             shard_min_floor_ms: 0,
             sealed_reason: None,
+            sealed_at_ms: None,
             cluster_id,
         }
     }
@@ -73,6 +76,10 @@ impl CellValue {
 
     pub(super) fn shard_min_floor(&self) -> UnixMs {
         UnixMs(self.shard_min_floor_ms)
+    }
+
+    pub(super) fn sealed_at(&self) -> Option<UnixMs> {
+        self.sealed_at_ms.map(UnixMs)
     }
 
     pub(super) fn known(&self) -> Told {
@@ -126,9 +133,10 @@ impl SeenCell {
     }
 
     /// Sealed, and with what is known beyond it.
-    pub(super) fn sealed(&self, reason: &str, known: &Told) -> Result<Vec<u8>> {
+    pub(super) fn sealed(&self, reason: &str, at: UnixMs, known: &Told) -> Result<Vec<u8>> {
         self.with([
             ("sealed_reason", reason.into()),
+            ("sealed_at_ms", at.0.into()),
             ("epoch_known", known.epoch.0.into()),
             ("epoch_known_since_ms", known.since.0.into()),
             ("formats_known", known.formats.clone().into()),
@@ -146,6 +154,7 @@ impl SeenCell {
             ("min_floor_ms", plan.worker_min_floor.0.into()),
             ("shard_min_floor_ms", plan.shard_min_floor.0.into()),
             ("sealed_reason", serde_json::Value::Null),
+            ("sealed_at_ms", serde_json::Value::Null),
             ("cluster_id", cluster_id.into()),
         ])
     }

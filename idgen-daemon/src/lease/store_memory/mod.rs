@@ -4,6 +4,7 @@
 //! The conformance suite holds it to what Postgres and etcd do; so what the keepers' simulation finds with it counts.
 //! There is nothing to compact: no adapter reads the past.
 
+mod named;
 mod store;
 
 use idgen_core::clock::UnixMs;
@@ -19,6 +20,7 @@ use idgen_daemon::lease::{
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use named::Names;
 pub use store::MemoryStore;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -54,6 +56,7 @@ struct Books {
     revision: u64,
     rows: BTreeMap<(Class, Identity), Stored>,
     history: Vec<EpochChange>,
+    names: Names,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +65,7 @@ struct CellRow {
     cell: Cell,
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
+    sealed_at: Option<UnixMs>,
     known: Told,
 }
 
@@ -197,6 +201,9 @@ impl MemoryPlace {
         for lent in lent.filter(|lent| lent.expires_at < UnixMs(u64::MAX)) {
             lent.expires_at = lent.expires_at.min(now);
         }
+        for lent in ground.books.names.lent() {
+            lent.expires_at = lent.expires_at.min(now);
+        }
     }
 
     pub fn backup(&self) -> Backup {
@@ -231,6 +238,11 @@ impl MemoryPlace {
         }
     }
 
+    /// How many windows were ever granted.
+    pub fn grants(&self) -> usize {
+        self.ground().granted.len()
+    }
+
     /// The window that was granted under this token, as far as it was raised.
     pub fn granted(
         &self,
@@ -252,6 +264,13 @@ fn identity(number: u32) -> StoreIdentity {
 
 fn refused<T>(kind: StoreErrorKind, message: impl Into<String>) -> Result<T> {
     Err(StoreError::new(kind, message))
+}
+
+fn sealed(reason: String, cell: &Cell) -> StoreError {
+    StoreError {
+        epoch: Some(cell.epoch),
+        ..StoreError::sealed(reason)
+    }
 }
 
 impl Ground {
@@ -280,6 +299,7 @@ impl Ground {
                 },
                 shard_min_floor: UnixMs(0),
                 sealed_reason: None,
+                sealed_at: None,
                 known: Told::default(),
             }
         })
@@ -290,11 +310,10 @@ impl Ground {
         let here = self.here.clone();
         let row = self.cell().clone();
         if let Some(reason) = &row.sealed_reason {
-            return refused(StoreErrorKind::Sealed, reason.clone());
+            return Err(sealed(reason.clone(), &row.cell));
         }
         if row.cell.identity != here {
-            let why = not_itself(&row.cell.identity, &here);
-            return refused(StoreErrorKind::Sealed, why);
+            return Err(sealed(not_itself(&row.cell.identity, &here), &row.cell));
         }
         Ok(row)
     }
@@ -453,6 +472,7 @@ impl Ground {
         if survey.is_some_and(|survey| survey.is_all_that(class, &seal.remembered)) {
             return Ok(false);
         }
+        let now = self.now();
         let meant = self.books.cell.as_mut();
         let Some(row) = meant.filter(|row| row.cell.cell_id == seal.cell_id) else {
             return Ok(true);
@@ -461,6 +481,7 @@ impl Ground {
         if let Some(known) = row.known.sealed_with(&seal.known, &row.cell, is_sealed) {
             row.known = known;
             row.sealed_reason.get_or_insert_with(|| seal.reason.clone());
+            row.sealed_at.get_or_insert(now);
             self.raise_revision();
         }
         Ok(true)
@@ -475,6 +496,7 @@ impl Ground {
             shard_min_floor: row.shard_min_floor,
             here: self.here.clone(),
             sealed_reason: row.sealed_reason,
+            sealed_at: row.sealed_at,
             damage: None,
             known: row.known,
             revision: Revision(self.books.revision),
@@ -504,6 +526,7 @@ impl Ground {
         row.cell.min_floor = row.cell.min_floor.max(plan.worker_min_floor);
         row.shard_min_floor = row.shard_min_floor.max(plan.shard_min_floor);
         row.sealed_reason = None;
+        row.sealed_at = None;
         self.books.history.push(EpochChange {
             epoch: plan.to,
             at: plan.since,

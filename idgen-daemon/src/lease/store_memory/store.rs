@@ -14,7 +14,7 @@ pub struct MemoryStore {
 
 impl MemoryStore {
     /// A look, which is not there when its answer is not.
-    async fn look<T>(&self, look: impl FnOnce(&mut Ground) -> Result<T> + Send) -> Result<T> {
+    pub(super) async fn look<T>(&self, look: impl FnOnce(&mut Ground) -> Result<T> + Send) -> Result<T> {
         // Others may come in between, before and after.
         tokio::task::yield_now().await;
         let seen = {
@@ -28,7 +28,7 @@ impl MemoryStore {
         seen
     }
 
-    async fn change<T: Send + 'static>(
+    pub(super) async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Ground) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -8,6 +8,7 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 mod beacons;
+mod named;
 mod statements;
 
 use self::statements::{
@@ -119,6 +120,7 @@ struct LockedCell {
     cell: Cell,
     shard_min_floor: UnixMs,
     sealed_reason: Option<String>,
+    sealed_at: Option<UnixMs>,
     revision: Revision,
     known: Told,
     here: StoreIdentity,
@@ -152,6 +154,10 @@ impl LockedCell {
                 formats: column(row, 13)?,
             },
             here: identity_column(row, 12)?,
+            sealed_at: column::<Option<i64>>(row, 14)?
+                .map(unsigned)
+                .transpose()?
+                .map(UnixMs),
         })
     }
 
@@ -382,6 +388,7 @@ impl CellStore for PostgresStore {
             shard_min_floor: locked.shard_min_floor,
             here: locked.here,
             sealed_reason: locked.sealed_reason,
+            sealed_at: locked.sealed_at,
             damage: None,
             known: locked.known,
             revision: locked.revision,

@@ -8,7 +8,7 @@ pub(super) const LOCK_CELL: &str = "
            c.epoch_known, (extract(epoch FROM c.epoch_known_since) * 1000)::int8,
            format('postgres/%s/%s/%s', c.system_identifier, c.timeline, c.database_oid),
            format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid),
-           c.formats_known
+           c.formats_known, (extract(epoch FROM c.sealed_at) * 1000)::int8
       FROM idgen.cell c CROSS JOIN idgen.store_identity() i
        FOR UPDATE OF c";
 
@@ -32,7 +32,8 @@ pub(super) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 
 /// Whatever is sealed already stays as it is. The cell's row is locked, and what is known was put together from it.
 pub(super) const SEAL: &str = "
     UPDATE idgen.cell
-       SET sealed_reason = coalesce(sealed_reason, $1), revision = revision + 1,
+       SET sealed_reason = coalesce(sealed_reason, $1), sealed_at = coalesce(sealed_at, clock_timestamp()),
+           revision = revision + 1,
            epoch_known = $2, epoch_known_since = to_timestamp($3::float8 / 1000), formats_known = $4";
 
 /// The cell's row is locked and was found to have the epoch that this was planned on.
@@ -42,6 +43,7 @@ pub(super) const ADVANCE: &str = "
         VALUES ($1, to_timestamp($3::float8 / 1000), $5, $6, $7))
     UPDATE idgen.cell c
        SET epoch = $1, epoch_nonce = $2, epoch_since = to_timestamp($3::float8 / 1000), sealed_reason = NULL,
+           sealed_at = NULL,
            worker_format = $9, formats_known = '{}',
            min_floor_ms = greatest(c.min_floor_ms, $8),
            shard_min_floor_ms = greatest(c.shard_min_floor_ms, $4), revision = c.revision + 1,

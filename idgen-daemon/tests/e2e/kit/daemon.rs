@@ -53,6 +53,8 @@ pub struct DaemonOptions {
     pub workers_more: String,
     /// More lines of section `[shards]`; none: no shards.
     pub shards: String,
+    /// Lines of section `[authority]`; none: it is not leased.
+    pub authority: String,
     /// Lines of section `[clock]`. `None`: a machine that runs tests need not be synchronised.
     pub clock: Option<String>,
     /// More lines of section `[store]`.
@@ -74,6 +76,7 @@ impl DaemonOptions {
             ttl_ms: 600_000,
             workers_more: String::new(),
             shards: String::new(),
+            authority: String::new(),
             clock: None,
             store_more: String::new(),
             log_level: "info",
@@ -105,6 +108,12 @@ impl DaemonOptions {
     pub fn shards(self, ids: &str) -> Self {
         let shards = format!("ids = [{ids}]\nttl_ms = {}\n", self.ttl_ms.min(30_000));
         DaemonOptions { shards, ..self }
+    }
+
+    /// The authority over segments is leased, with this TTL.
+    pub fn authority(self, ttl_ms: u64) -> Self {
+        let authority = format!("leased = true\nttl_ms = {ttl_ms}\n");
+        DaemonOptions { authority, ..self }
     }
 
     /// Lines of section `[clock]`.
@@ -143,7 +152,7 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
+             [shards]\n{}[authority]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
             self.name,
             self.postgres_url,
             self.store_more,
@@ -151,6 +160,7 @@ impl DaemonOptions {
             self.ttl_ms,
             self.workers_more,
             self.shards,
+            self.authority,
             self.log_level
         )
     }

@@ -11,27 +11,32 @@ use std::time::{Duration, Instant};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::Held;
 use idgen_core::lease::{
-    Anchor, BootId, Cell, CellId, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Snapshot, Timing,
-    Token, Wanted,
+    Anchor, BootId, Cell, CellId, Claim, Class, GrantPlan, Identity, InstanceId, Mark, Reach, Snapshot,
+    Timing, Token, Wanted,
 };
 use idgen_daemon::config::ClassConfig;
 use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
-    ClockInputs, Committed, Connect, Expected, HolderName, Keeper, KeeperConfig, LeaseStore, MintingServer,
-    Renewal, Report, Seal, StoreError, StoreErrorKind, accept_channel, host_clock,
+    ClockInputs, Committed, Connect, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, Keeper,
+    KeeperConfig, LeaseStore, MintingServer, Renewal, Report, Seal, StoreError, StoreErrorKind,
+    accept_channel, host_clock,
 };
 use idgen_daemon::metrics::Metrics;
-use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock};
+use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock, ServerMemory};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::eventually_true;
+use super::{Etcd, eventually_true};
 
 /// As the default of the configuration.
 const POLL: Duration = Duration::from_millis(500);
+const REACH: Reach = Reach {
+    timeout_ms: 1_000,
+    members: 1,
+};
 
 type StoreResult<T> = std::result::Result<T, StoreError>;
 
@@ -64,6 +69,30 @@ impl Calls {
         self.0.sort_unstable();
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or_default()
+    }
+}
+
+/// Stores of workers in one etcd, for whoever is named.
+pub fn on_etcd(etcd: &Etcd, limit: Duration, ttl_ms: u64) -> impl Fn(HolderName) -> EtcdStore {
+    let endpoint = etcd.endpoint();
+    move |holder| {
+        EtcdStore::new(EtcdConfig {
+            class: Class::Worker,
+            endpoints: vec![endpoint.clone()],
+            security: EtcdSecurity::default(),
+            prefix: "/fleet".to_owned(),
+            request_timeout: limit,
+            ttl_ms,
+            holder,
+        })
+    }
+}
+
+/// One that holds nothing, and looks.
+pub fn somebody() -> HolderName {
+    HolderName {
+        instance: InstanceId(1),
+        name: "somebody".to_owned(),
     }
 }
 
@@ -178,12 +207,15 @@ impl MintingServer for Stand {
         Ok(memory.slots.iter().map(slot).collect())
     }
 
-    async fn anchors(&self) -> Result<Vec<Anchor>> {
+    async fn memory(&self) -> Result<ServerMemory> {
         let memory = self.memory.lock().expect("not poisoned");
-        Ok(memory.anchor.iter().cloned().collect())
+        Ok(ServerMemory {
+            anchors: memory.anchor.iter().cloned().collect(),
+            ..ServerMemory::default()
+        })
     }
 
-    async fn remember(&self, boot_id: BootId, anchor: &Anchor) -> Result<InstallOutcome> {
+    async fn remember(&self, boot_id: BootId, anchor: &Anchor, _asked: BootMs) -> Result<InstallOutcome> {
         let mut memory = self.memory.lock().expect("not poisoned");
         if memory.boot_id != boot_id {
             return Ok(InstallOutcome::Forgot);
@@ -370,6 +402,7 @@ impl Fleet {
             class,
             holder,
             clock: ClockInputs::unchecked(),
+            reach: REACH,
         };
         let (sender, report) = watch::channel(Report::starting(self.workers, POLL));
         let (_, accepts) = accept_channel();

@@ -180,6 +180,32 @@ impl Server {
         fs::write(self.data_dir().join("pg_hba.conf"), rules).expect("write pg_hba.conf");
     }
 
+    /// Makes this server, which is stopped, a standby of `origin` that has parted from it: pg_rewind.
+    pub fn rewind(&self, origin: &Server) {
+        let source = format!(
+            "host={} port={} user=postgres dbname=postgres",
+            origin.socket_dir().display(),
+            origin.port
+        );
+        let mut command = ServerAccount::get().command(program("pg_rewind"), self.scratch.path());
+        command.arg("--target-pgdata").arg(self.data_dir()).args([
+            "--source-server",
+            &source,
+            "--write-recovery-conf",
+        ]);
+        let output = command.output().expect("run pg_rewind");
+        assert!(
+            output.status.success(),
+            "pg_rewind: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // The configuration is the origin's now.
+        self.set(
+            "unix_socket_directories",
+            &self.socket_dir().display().to_string(),
+        );
+    }
+
     /// SIGHUP: certificates and settings are read anew.
     pub fn reload(&self) {
         self.postmaster

@@ -1,0 +1,181 @@
+//! Keeps the authority over segments of a server with `idgen.authority = leased`: an exclusive lease per space and stripe in
+//! the lease store, and a ceiling per tag that is raised there before the server may grant up to it.
+//!
+//! ```text
+//!  AuthorityKeeper -+- which databases are there?
+//!                   `- DatabaseKeeper, one each -+- Database (control functions, in that database)
+//!                                                `- NamedStore (shared, one request at a time)
+//! ```
+//! The rules are in `idgen_core::lease::named`. Nothing that goes wrong here ends the daemon: the leases of workers and
+//! shards have nothing to do with it.
+
+mod database;
+mod report;
+mod server;
+
+use self::database::{DatabaseConfig, DatabaseKeeper, Pace};
+use crate::complaint::Complaint;
+use crate::error::{Error, Result};
+use crate::lease::NamedStore;
+use crate::metrics::AuthorityMetrics;
+use idgen_core::lease::named::LeaseName;
+use idgen_core::lease::{Epoch, InstanceId, Pins, Revision, Timing};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use report::{Board, DatabaseReport, Standing};
+pub use server::{Database, Open, Said, Wanted};
+
+/// Between two looks at which databases there are.
+const DISCOVER: Duration = Duration::from_secs(5);
+/// A database without the extension is looked at so often.
+const ABSENT: Duration = Duration::from_secs(10);
+/// Where ceilings were raised just now the next visit comes so soon: one is eight ranges ahead, and a hot tag uses them up
+/// in less than the normal pace.
+const HOT: Duration = Duration::from_millis(50);
+/// A database that wants nothing is visited so often,
+const IDLE: Duration = Duration::from_secs(1);
+/// ... unless there are so many that these would be more visits a second than this: each is a new session.
+const IDLE_VISITS_PER_SECOND: u32 = 10;
+
+/// What the keeper works with.
+#[derive(Clone)]
+pub struct AuthorityConfig {
+    /// Who we are.
+    pub instance: InstanceId,
+    /// TTL, margin and period of each lease.
+    pub timing: Timing,
+    /// How often a database whose lease is missing is visited.
+    pub poll: Duration,
+    /// Where it reports.
+    pub board: Board,
+    /// What it counts.
+    pub metrics: AuthorityMetrics,
+}
+
+/// The store, and what was seen of it.
+struct Shared<S> {
+    store: S,
+    pins: Pins,
+    /// Revisions that the rows of names have had, by the epoch they were seen in.
+    witnesses: BTreeMap<LeaseName, (Epoch, Revision)>,
+}
+
+impl<S> Shared<S> {
+    fn new(store: S) -> Self {
+        Self {
+            store,
+            pins: Pins::default(),
+            witnesses: BTreeMap::new(),
+        }
+    }
+}
+
+/// See the module.
+pub struct AuthorityKeeper<S, O> {
+    config: AuthorityConfig,
+    open: O,
+    shared: Arc<Mutex<Shared<S>>>,
+    databases: Arc<AtomicUsize>,
+    running: BTreeMap<String, CancellationToken>,
+    trouble: Complaint,
+}
+
+impl<S: NamedStore, O: Open> AuthorityKeeper<S, O> {
+    /// A keeper that has not begun.
+    pub fn new(config: AuthorityConfig, open: O, store: S) -> Self {
+        let shared = Shared::new(store);
+        Self {
+            config,
+            open,
+            shared: Arc::new(Mutex::new(shared)),
+            databases: Arc::default(),
+            running: BTreeMap::new(),
+            trouble: Complaint::default(),
+        }
+    }
+
+    /// Keeps the authority of every database until `stop`, then gives all of it back.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
+        let mut keepers = JoinSet::new();
+        let mut discover_at = tokio::time::Instant::now();
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                Some(ended) = keepers.join_next() => self.note_ended(ended)?,
+                () = tokio::time::sleep_until(discover_at) => {
+                    self.discover(&mut keepers, &stop).await;
+                    discover_at = tokio::time::Instant::now() + DISCOVER;
+                }
+            }
+        }
+        while let Some(ended) = keepers.join_next().await {
+            self.note_ended(ended)?;
+        }
+        Ok(())
+    }
+
+    fn note_ended(&mut self, ended: std::result::Result<String, tokio::task::JoinError>) -> Result<()> {
+        let database = ended.map_err(|error| Error::runtime(format!("the keeper of a database: {error}")))?;
+        self.running.remove(&database);
+        Ok(())
+    }
+
+    async fn discover(&mut self, keepers: &mut JoinSet<String>, stop: &CancellationToken) {
+        let found = match self.open.databases().await {
+            Ok(found) => found,
+            Err(error) => {
+                let text = format!("authority: list the databases: {error}");
+                return self.trouble.raise(text, Instant::now());
+            }
+        };
+        self.trouble.settle("authority: postgres answers");
+        self.databases.store(found.len(), Ordering::Relaxed);
+        for (database, running) in &self.running {
+            if !found.contains(database) {
+                running.cancel();
+            }
+        }
+        for database in found {
+            if self.running.contains_key(&database) {
+                continue;
+            }
+            let stop = stop.child_token();
+            self.running.insert(database.clone(), stop.clone());
+            keepers.spawn(self.keep(database, stop));
+        }
+    }
+
+    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = String> + use<S, O> {
+        let config = DatabaseConfig {
+            database: database.clone(),
+            instance: self.config.instance,
+            timing: self.config.timing,
+            board: self.config.board.clone(),
+            metrics: self.config.metrics.clone(),
+        };
+        let keeper = DatabaseKeeper::new(config, self.open.clone(), Arc::clone(&self.shared));
+        let (poll, databases) = (self.config.poll, Arc::clone(&self.databases));
+        let pace = move |pace| match pace {
+            Pace::Hot => HOT.min(poll),
+            Pace::Unsettled => poll,
+            Pace::Idle => idle(databases.load(Ordering::Relaxed)),
+            Pace::Absent => ABSENT,
+        };
+        async move {
+            keeper.run(stop, pace).await;
+            database
+        }
+    }
+}
+
+/// Between two visits of a database that wants nothing, one of so many.
+fn idle(databases: usize) -> Duration {
+    let many = u32::try_from(databases).unwrap_or(u32::MAX);
+    IDLE.max(IDLE * many / IDLE_VISITS_PER_SECOND)
+}

@@ -1,0 +1,299 @@
+//! `idgenctl stripes`: which server has which stripe of a space. The rules are in `idgen_core::lease::named::stripes`.
+
+use super::store::{of_store, open, operator, printable, rfc3339, server_of};
+use crate::authority::Database;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::lease::{AnyStore, CellStore, StoreErrorKind, StripeStore};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{ContentArrangement, Table};
+use idgen_core::lease::named::stripes::{plan_claim, plan_release};
+use idgen_core::lease::named::{ClaimRefused, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish};
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Stripes that are or were claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stripes {
+    /// By space and index.
+    pub stripes: Vec<Stripe>,
+}
+
+/// A stripe that is or was claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stripe {
+    /// The space.
+    pub space_id: Uuid,
+    /// The index.
+    pub stripe: u32,
+    /// Of how many.
+    pub of: u32,
+    /// Name of the server's idgend.
+    pub server: String,
+    /// System identifier of the server.
+    pub system_identifier: u64,
+    /// When it was claimed, in RFC 3339.
+    pub claimed_at: String,
+    /// By whom.
+    pub claimed_by: String,
+    /// When it was released, in RFC 3339; `None`: it is claimed.
+    pub released_at: Option<String>,
+    /// Why it was released.
+    pub release_reason: Option<String>,
+    /// Who holds its authority now; `None`: nobody.
+    pub held_by: Option<String>,
+    /// Its authority was leased before: the store has the ceilings of what was granted.
+    pub leased_before: bool,
+}
+
+/// What is claimed.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The space.
+    pub space_id: Uuid,
+    /// The index.
+    pub stripe: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+/// All stripes, or those of a space.
+pub async fn list(config: &Config, space_id: Option<Uuid>) -> Result<Stripes> {
+    match open(config) {
+        AnyStore::Postgres(mut store) => list_in(&mut *store, space_id).await,
+        AnyStore::Etcd(mut store) => list_in(&mut *store, space_id).await,
+    }
+}
+
+/// Gives an index to the server of this configuration, if it is free; nothing happens when the server has it already.
+pub async fn claim(config: &Config, wish: Wish) -> Result<Stripes> {
+    match open(config) {
+        AnyStore::Postgres(store) => claim_in(*store, config, wish).await,
+        AnyStore::Etcd(store) => claim_in(*store, config, wish).await,
+    }
+}
+
+/// Takes an index from whoever has it, if it is not in use.
+pub async fn release(config: &Config, space_id: Uuid, stripe: u32, reason: &str) -> Result<Stripes> {
+    match open(config) {
+        AnyStore::Postgres(store) => release_in(*store, config, (space_id, stripe), reason).await,
+        AnyStore::Etcd(store) => release_in(*store, config, (space_id, stripe), reason).await,
+    }
+}
+
+async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result<Stripes> {
+    let space_id = space_id.map(|space_id| space_id.as_u128());
+    let claims = store.stripes(space_id).await.map_err(of_store)?;
+    let leases = store.list("authority/").await.map_err(of_store)?;
+    let lease_of = |claim: &StripeClaim| {
+        let name = LeaseName::authority(claim.space_id, claim.stripe);
+        leases.iter().find(|row| row.name == name)
+    };
+    Ok(Stripes {
+        stripes: claims
+            .iter()
+            .map(|claim| Stripe::of(claim, lease_of(claim)))
+            .collect(),
+    })
+}
+
+async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish: Wish) -> Result<Stripes> {
+    let server = server_of(config).await?.system_identifier().await?;
+    let space_id = wish.space_id.as_u128();
+    let wanted = StripeWish {
+        space_id,
+        stripe: wish.stripe,
+        stripes: wish.of,
+        server,
+        name: config.name.clone(),
+        at: store.clock().await.map_err(of_store)?,
+        by: operator(config),
+    };
+    let name = LeaseName::authority(space_id, wish.stripe);
+    let leased_before = store.look_at(&name).await.map_err(of_store)?.row.is_some();
+    let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
+    let plan = plan_claim(&claims, leased_before, wanted).map_err(refused)?;
+    if let Some(plan) = plan {
+        let claimed = store.claim_stripe(&plan).await;
+        // An answer may have got lost; the claim tells.
+        let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
+        let is_ours = |claim: &StripeClaim| {
+            (claim.stripe, claim.server, claim.at) == (wish.stripe, server, plan.wish.at)
+        };
+        if !claims.iter().any(is_ours) {
+            return Err(not_made(claimed.err()));
+        }
+    }
+    list_in(&mut store, Some(wish.space_id)).await
+}
+
+async fn release_in(
+    mut store: impl CellStore + StripeStore,
+    config: &Config,
+    (space_id, stripe): (Uuid, u32),
+    reason: &str,
+) -> Result<Stripes> {
+    if reason.trim().is_empty() {
+        return Err(Error::usage(ReleaseRefused::NoReason.to_string()));
+    }
+    let at = store.clock().await.map_err(of_store)?;
+    let name = LeaseName::authority(space_id.as_u128(), stripe);
+    let look = store.look_at(&name).await.map_err(of_store)?;
+    let live_holder = live(look.row.as_ref());
+    let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
+    let reason = format!("{reason} ({})", operator(config));
+    let plan = plan_release(&claims, stripe, live_holder, at, &reason).map_err(|refused| {
+        let error = Error::refused(refused.to_string());
+        match refused {
+            ReleaseRefused::Live { .. } => error.with_hint(
+                "stop that idgend, or set idgen.authority = local there, and wait for the TTL of its lease",
+            ),
+            _ => error,
+        }
+    })?;
+    let released = store.release_stripe(&plan).await;
+    let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
+    let is_done = |claim: &StripeClaim| {
+        let done = Some((plan.at, plan.reason.clone()));
+        claim.stripe == stripe && claim.released == done
+    };
+    if !claims.iter().any(is_done) {
+        return Err(not_made(released.err()));
+    }
+    list_in(&mut store, Some(space_id)).await
+}
+
+/// Who holds it now.
+fn live(row: Option<&NamedRow>) -> Option<&str> {
+    let occupant = row?.occupant.as_ref()?;
+    (!occupant.holder.expired).then_some(occupant.holder.name.as_str())
+}
+
+fn refused(refused: ClaimRefused) -> Error {
+    let error = Error::refused(refused.to_string());
+    match refused {
+        ClaimRefused::OutOfRange => Error::usage(refused.to_string()),
+        ClaimRefused::Claimed { .. } | ClaimRefused::NoCeilings { .. } => {
+            error.with_hint("idgenctl stripes list shows which are free; take one that nobody ever had")
+        }
+        ClaimRefused::OtherCount { .. } | ClaimRefused::HasAnother { .. } => error,
+    }
+}
+
+fn not_made(error: Option<crate::lease::StoreError>) -> Error {
+    match error {
+        Some(error) if error.kind != StoreErrorKind::Conflict => of_store(error),
+        _ => Error::retry("the store was changed meanwhile, and nothing was written")
+            .with_hint("look at idgenctl stripes list before you try again"),
+    }
+}
+
+impl Stripe {
+    fn of(claim: &StripeClaim, lease: Option<&NamedRow>) -> Self {
+        let released = claim.released.as_ref();
+        Self {
+            space_id: Uuid::from_u128(claim.space_id),
+            stripe: claim.stripe,
+            of: claim.stripes,
+            server: claim.name.clone(),
+            system_identifier: claim.server,
+            claimed_at: rfc3339(claim.at),
+            claimed_by: claim.by.clone(),
+            released_at: released.map(|(at, _)| rfc3339(*at)),
+            release_reason: released.map(|(_, reason)| reason.clone()),
+            held_by: live(lease).map(str::to_owned),
+            leased_before: lease.is_some(),
+        }
+    }
+
+    fn state(&self) -> String {
+        match (&self.released_at, &self.release_reason) {
+            (Some(at), Some(reason)) => format!("released {at}: {}", printable(reason)),
+            _ => "claimed".to_owned(),
+        }
+    }
+
+    fn authority(&self) -> String {
+        match &self.held_by {
+            Some(holder) => format!("held by {}", printable(holder)),
+            None if self.leased_before => "free".to_owned(),
+            None => "never leased".to_owned(),
+        }
+    }
+}
+
+impl Stripes {
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        if self.stripes.is_empty() {
+            return "no stripe was ever claimed".to_owned();
+        }
+        self.lines().to_string()
+    }
+
+    fn lines(&self) -> Table {
+        let mut table = Table::new();
+        table
+            .load_preset(UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_header([
+                "space",
+                "stripe",
+                "server",
+                "system",
+                "claimed",
+                "by",
+                "state",
+                "authority",
+            ]);
+        for stripe in &self.stripes {
+            table.add_row([
+                stripe.space_id.to_string(),
+                format!("{} of {}", stripe.stripe, stripe.of),
+                printable(&stripe.server),
+                stripe.system_identifier.to_string(),
+                stripe.claimed_at.clone(),
+                printable(&stripe.claimed_by),
+                stripe.state(),
+                stripe.authority(),
+            ]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use idgen_core::clock::UnixMs;
+    use idgen_core::lease::Revision;
+
+    #[test]
+    fn a_table_says_whose_a_stripe_is_and_whether_it_is_used() {
+        let claim = StripeClaim {
+            space_id: 7,
+            stripe: 1,
+            stripes: 3,
+            server: 42,
+            name: "north\u{1b}[2J".to_owned(),
+            at: UnixMs(1_700_000_000_000),
+            by: "me at north".to_owned(),
+            released: None,
+            revision: Revision(1),
+        };
+        let gone = StripeClaim {
+            released: Some((UnixMs(1_700_000_001_000), "sold".to_owned())),
+            stripe: 2,
+            ..claim.clone()
+        };
+        let stripes = Stripes {
+            stripes: vec![Stripe::of(&claim, None), Stripe::of(&gone, None)],
+        };
+        let text = stripes.table();
+        for part in ["1 of 3", "never leased", "released", "sold", "claimed"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "names move no cursor");
+    }
+}
