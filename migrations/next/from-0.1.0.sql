@@ -17,6 +17,7 @@ ALTER TABLE idgen.cell
     ADD COLUMN epoch_known_since timestamptz NOT NULL DEFAULT 'epoch',
     ADD COLUMN formats_known text[] NOT NULL DEFAULT '{}',
     ADD COLUMN shard_min_floor_ms bigint NOT NULL DEFAULT 0,
+    ADD COLUMN sealed_at timestamptz,
     DROP COLUMN region;
 ALTER TABLE idgen.lease SET (fillfactor = 40);
 

@@ -87,6 +87,12 @@ impl Call {
         self.arg(index).map(|datum| datum.value() as i32)
     }
 
+    /// Argument of SQL type oid, or of one that stands for it as regclass.
+    pub fn oid(self, index: usize) -> Option<pg_sys::Oid> {
+        self.arg(index)
+            .map(|datum| pg_sys::Oid::from(datum.value() as u32))
+    }
+
     /// Argument of SQL type boolean.
     pub fn boolean(self, index: usize) -> Option<bool> {
         self.arg(index).map(|datum| datum.value() != 0)

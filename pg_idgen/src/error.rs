@@ -1,5 +1,7 @@
 //! Every error of the extension: one enum, one table, one way out.
 
+mod tags;
+
 use std::ffi::c_char;
 
 const START_DAEMON: &str = "Start the daemon of this server: idgend --config FILE. \"idgenctl status\" and \"SELECT * FROM idgen.health\" say what is missing.";
@@ -91,6 +93,22 @@ pub enum Error {
         detail: String,
         hint: &'static str,
     },
+    /// IG027
+    SequenceNotAdoptable {
+        sequence: String,
+        detail: String,
+        hint: &'static str,
+    },
+    /// IG028
+    NotReleasable {
+        tag: String,
+        detail: String,
+        hint: &'static str,
+    },
+    /// 42501
+    NotOwner { kind: &'static str, name: String },
+    /// 42809
+    NoSequence { name: String },
     /// IG101
     OtherBoot,
     /// IG102
@@ -130,11 +148,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 36] = [
+pub const REFUSALS: [&str; 38] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
     "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG024", "IG025", "IG026", "IG030", "IG031", "IG032", "IG101", "IG102", "IG103", "IG104", "IG105",
-    "IG106", "IG107", "IG108",
+    "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG101", "IG102", "IG103",
+    "IG104", "IG105", "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -214,8 +232,19 @@ impl Error {
             | Self::ChangedHere { .. }
             | Self::RequestKeyTaken { .. }
             | Self::NumberLine { .. }
+            | Self::SequenceNotAdoptable { .. }
+            | Self::NotReleasable { .. }
             | Self::SegmentTableFull { .. } => self.tag_report(),
             Self::InvalidParameter { message, hint } => report("22023", message, "", hint),
+            Self::NotOwner { kind, name } => {
+                report("42501", format!("must be owner of {kind} {name}"), "", "")
+            }
+            Self::NoSequence { name } => report(
+                "42809",
+                format!("{name} is not a sequence"),
+                "",
+                "pg_get_serial_sequence('table', 'column') gives that of a column.",
+            ),
             Self::UnknownRole { role } => report("42704", format!("role \"{role}\" does not exist"), "", ""),
             Self::NotMemberOfRole { role } => report(
                 "42501",
@@ -298,99 +327,6 @@ impl Error {
                 "The argument is null and idgen.shard is not set.",
                 "Name the shard, or set idgen.shard for the session, the role, the database or the function.",
             ),
-            other => Self::unlisted(&other),
-        }
-    }
-
-    fn tag_report(self) -> Report {
-        match self {
-            Self::UnknownTag { tag } => report(
-                "IG005",
-                format!("segment tag \"{tag}\" does not exist"),
-                "",
-                "Create it with SELECT idgen_create_segment('tag').",
-            ),
-            Self::TagExhausted { tag, limit_id } => report(
-                "IG006",
-                format!("segment tag \"{tag}\" is exhausted"),
-                format!("Every id up to its limit {limit_id} has been granted."),
-                "Widen the column, then raise the limit: SELECT idgen_alter_segment('tag', limit_id => ...).",
-            ),
-            Self::TooFewLeft { tag, n, limit_id } => report(
-                "IG006",
-                format!("segment tag \"{tag}\" does not have {n} ids left"),
-                format!("Its limit is {limit_id}; a range of ids is granted as a whole or not at all."),
-                "Ask for fewer, or raise the limit: SELECT idgen_alter_segment('tag', limit_id => ...).",
-            ),
-            Self::RefillTimedOut {
-                tag,
-                waited_ms,
-                cause,
-            } => report(
-                "IG007",
-                format!("no new range for segment tag \"{tag}\" in {waited_ms} ms"),
-                cause,
-                "The call can be repeated; idgen.segment_wait_ms says how long it waits.",
-            ),
-            Self::NoAuthority {
-                tag,
-                waited_ms,
-                cause,
-            } => report(
-                "IG030",
-                format!("this server has no authority to grant ids of segment tag \"{tag}\""),
-                format!("{cause} Waited {waited_ms} ms."),
-                "idgen.authority is leased: view idgen.health and \"idgenctl status\" say who holds the lease of this space.",
-            ),
-            Self::NoRightOnTag { tag } => report(
-                "IG013",
-                format!("permission denied for segment tag \"{tag}\""),
-                "Only its owner and roles with a grant may use it.",
-                "The owner can give the right: SELECT idgen.grant_segment('tag', 'role').",
-            ),
-            Self::NotOwnerOfTag { tag, owner } => report(
-                "IG013",
-                format!("permission denied for segment tag \"{tag}\""),
-                format!("Its owner is \"{owner}\"."),
-                "Its owner, members of that role and those with idgen.grant_admin() may change it and give rights on it.",
-            ),
-            Self::SegmentTableFull { segments_max } => report(
-                "IG017",
-                "too many segment tags in use",
-                format!("All {segments_max} places in shared memory are taken."),
-                "Raise idgen.max_segments and restart the server.",
-            ),
-            other => other.tag_change_report(),
-        }
-    }
-
-    fn tag_change_report(self) -> Report {
-        match self {
-            Self::TagExists { tag } => report(
-                "IG016",
-                format!("segment tag \"{tag}\" already exists"),
-                "",
-                "Choose another tag, or use the one that is there.",
-            ),
-            Self::ChangedHere { tag } => report(
-                "IG024",
-                format!("segment tag \"{tag}\" was changed by this transaction"),
-                "A change can be taken back until it is committed, an id that was drawn cannot.",
-                "Commit first, then draw.",
-            ),
-            Self::RequestKeyTaken { n } => report(
-                "IG025",
-                "the request key was used for another number of ids",
-                format!(
-                    "The request with this key was for {n} ids, and is answered with the same ones whenever it is repeated."
-                ),
-                "Use another key for another request.",
-            ),
-            Self::NumberLine {
-                message,
-                detail,
-                hint,
-            } => report("IG026", message, detail, hint),
             other => Self::unlisted(&other),
         }
     }

@@ -56,6 +56,37 @@ impl AsOwner {
     }
 }
 
+/// Until the drop the caller's own statements, with the caller's rights, run under settings that cannot bend them.
+/// After an error Postgres restores the settings by itself.
+pub struct Pinned {
+    guc_level: i32,
+}
+
+impl Pinned {
+    /// For reading and altering the caller's tables: names are as they are written, and rows that a policy would hide
+    /// are an error instead of being missed.
+    pub fn for_alterations() -> Self {
+        // SAFETY: closed by AtEOXact_GUC in drop or by the abort of the transaction.
+        let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
+        for (name, value) in [
+            (c"search_path", c"pg_catalog, pg_temp"),
+            (c"row_security", c"off"),
+            (c"standard_conforming_strings", c"on"),
+            (c"quote_all_identifiers", c"off"),
+        ] {
+            set(name, value, pg_sys::GucAction::GUC_ACTION_SAVE);
+        }
+        Self { guc_level }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: opened by `for_alterations`. While an error unwinds, the abort of the transaction does the same.
+        unsafe { pg_sys::AtEOXact_GUC(true, self.guc_level) };
+    }
+}
+
 /// The commit of this transaction is to wait for the disk, and for the synchronous standby if there is one, as
 /// the commits of refill workers do. Not inside of an [`AsOwner`], whose end would undo it.
 pub fn commit_durably() {

@@ -71,6 +71,14 @@ SELECT pg_temp.refusal($$SELECT idgen_create_segment('its', limit_id => 1)$$);
 RESET ROLE;
 SELECT idgen_drop_segment('three');
 SELECT pg_temp.refusal($$SELECT idgen_create_segment('three', limit_id => 2)$$);
+CREATE SEQUENCE idle;
+SELECT pg_temp.refusal($$SELECT idgen_adopt_sequence('idle', 'idle')$$);
+SELECT pg_temp.refusal($$SELECT idgen_adopt_sequence('pg_class', 'idle')$$);
+SELECT pg_temp.refusal($$SELECT idgen_release_sequence('one')$$);
+SET ROLE idgen_stranger;
+SELECT pg_temp.refusal($$SELECT idgen_adopt_sequence('idle', 'idle')$$);
+RESET ROLE;
+DROP SEQUENCE idle;
 DROP ROLE idgen_stranger;
 SELECT pg_temp.refusal($$SELECT idgen_parse(1, 'nonsense')$$);
 -- Public and sealed ids; IG021 and IG022 need a key file and are in the end-to-end tests (seal.rs).

@@ -6,6 +6,7 @@
 //! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`];
 //! [`home`] and [`burn`] are about a database that may not know of every range that was granted.
 
+pub mod adopt;
 pub mod authority;
 pub mod buffer;
 pub mod burn;

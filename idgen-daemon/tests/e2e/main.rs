@@ -17,6 +17,8 @@
 mod kit;
 
 #[cfg(test)]
+mod adopt;
+#[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod clock;

@@ -204,6 +204,7 @@ pub fn grant_exactly(
     if let Some(range) = requests::answered(client, &row.tag, bulk)? {
         return Ok(BulkGranted { range, is_new: false });
     }
+    left_open::record(client, wish, &row.tag)?;
     // A multirange names the value after its last one, which has to be one.
     let limit_id = row.limit_id.min(i64::MAX - 1);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;

@@ -11,6 +11,7 @@
 //! idgen_create/alter/seek/drop_segment -> manage -> the row; at the commit: changed -> what is in memory is discarded
 //! ```
 
+mod adopt;
 mod arrives;
 mod bulk;
 mod cache;

@@ -42,13 +42,13 @@ const RECORD: &str = "
             jsonb_build_object('segment_id', $5, 'start_id', $6, 'limit_id', $7, 'step', $8, 'max_step', $9,
                                'above', $10, 'session_user', session_user))";
 
-/// Arguments of `idgen_create_segment`, checked.
-struct NewTag {
-    tag: String,
-    start_id: i64,
-    limit_id: i64,
-    step: i32,
-    max_step: i32,
+/// A tag to make; its parts are within their bounds.
+pub struct NewTag {
+    pub tag: String,
+    pub start_id: i64,
+    pub limit_id: i64,
+    pub step: i32,
+    pub max_step: i32,
 }
 
 impl NewTag {
@@ -85,17 +85,24 @@ fn create_segment(call: Call) -> Result<pg_sys::Datum, Error> {
     if in_recovery() {
         return Err(Error::InRecovery);
     }
+    create(&new, current_user())?;
+    Ok(pg_sys::Datum::null())
+}
+
+/// Makes a tag that belongs to `owner`.
+///
+/// # Errors
+/// It exists; what the dropped tag of this name had granted leaves no id; no leaf for the event.
+pub fn create(new: &NewTag, owner: pg_sys::Oid) -> Result<(), Error> {
     let tables = Tables::of_this_database().ok_or_else(|| Error::Internal {
         message: "table idgen.segment is missing".into(),
     })?;
-    let user = current_user();
     leaf::ensure(&new.tag, tables)?;
     let identity = catalog::identity(tables)?;
     // The tombstone must not come back to life with the ids that the new tag gives out.
     commit_durably();
     let _as_owner = AsOwner::begin(tables.owner);
-    Spi::connect_mut(|client| make(client, &new, user, identity))?;
-    Ok(pg_sys::Datum::null())
+    Spi::connect_mut(|client| make(client, new, owner, identity))
 }
 
 fn make(

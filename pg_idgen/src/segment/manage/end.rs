@@ -26,11 +26,19 @@ const RECORD: &str = "
             jsonb_build_object('segment_id', $7, 'max_id', $8, 'owner', $9, 'session_user', session_user))";
 
 fn drop_segment(call: Call) -> Result<pg_sys::Datum, Error> {
-    let found = tag_to_change(call)?;
-    let _as_owner = AsOwner::begin(found.tables.owner);
-    Spi::connect_mut(|client| end(client, &found))?;
-    note_change(&found, true);
+    end_tag(&tag_to_change(call)?)?;
     Ok(pg_sys::Datum::null())
+}
+
+/// Ends a tag that the caller may change.
+///
+/// # Errors
+/// It has gone meanwhile.
+pub fn end_tag(found: &Found) -> Result<(), Error> {
+    let _as_owner = AsOwner::begin(found.tables.owner);
+    Spi::connect_mut(|client| end(client, found))?;
+    note_change(found, true);
+    Ok(())
 }
 
 fn end(client: &mut SpiClient<'_>, found: &Found) -> Result<(), Error> {

@@ -9,16 +9,19 @@ mod end;
 mod rights;
 mod seek;
 
+pub use create::{NewTag, create};
+pub use end::end_tag;
+
 use super::cache::{self, TAG_BYTES_MAX};
 use super::catalog::{Found, find_to_change};
 use super::{changed, leaf, own};
 use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::Error;
-use crate::owner::commit_durably;
+use crate::owner::{AsOwner, commit_durably};
 use crate::shmem::shared;
 use idgen_core::segment::HARD_STEP_MAX;
 use pgrx::pg_sys;
-use pgrx::spi::{SpiClient, SpiTupleTable};
+use pgrx::spi::{Spi, SpiClient, SpiTupleTable};
 use std::sync::atomic::Ordering;
 
 v1_function!(idgen_segment_changed, segment_changed);
@@ -121,6 +124,15 @@ fn lock(client: &mut SpiClient<'_>, found: &Found) -> Result<Row, Error> {
         fetch_limit: row.get::<i32>(5)?,
         start_id: row.get::<i64>(6)?.ok_or_else(gone)?,
     })
+}
+
+/// Locks a tag that the caller may change, and says what it has granted, by its row or by this server's memory.
+///
+/// # Errors
+/// The tag has gone meanwhile.
+pub fn lock_floor(found: &Found) -> Result<i64, Error> {
+    let _as_owner = AsOwner::begin(found.tables.owner);
+    Spi::connect_mut(|client| lock(client, found).map(|row| row.floor))
 }
 
 /// What this transaction knows of the tag is void, and at its commit the ranges in memory are, if `discards`.
