@@ -71,7 +71,8 @@ SELECT count(*) AS wanted_no_more FROM pg_temp.wanted() WHERE tag IS NOT NULL;
 SELECT pg_temp.install(11), pg_temp.raise(10, 'leased', 5950, 9000);
 SELECT ceiling, wanted > 5350 AS wanted FROM pg_temp.wanted() WHERE tag = 'leased';
 SELECT pg_temp.raise(11, 'leased', 5950, 6950);
-SELECT count(n) FROM (SELECT idgen_segment('leased') AS n FROM generate_series(1, 400)) s WHERE n > 5950;
+-- How much of the ranges before is left depends on when the next one was granted ahead.
+SELECT count(n) > 0 AS above, max(n) <= 6950 AS below FROM (SELECT idgen_segment('leased') AS n FROM generate_series(1, 400)) s WHERE n > 5950;
 -- Fenced: what was granted is used up, then nothing; the same token opens no more.
 SELECT idgen.fence_authority(space_id, 0) AS fenced, idgen.fence_authority(space_id, 1) AS other_stripe FROM idgen.health;
 SELECT authority_state, authority_deadline_in_ms FROM idgen.health;

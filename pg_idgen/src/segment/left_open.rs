@@ -8,13 +8,14 @@ use super::grant::{Issuer, Refused, Wish};
 use pgrx::spi::SpiClient;
 
 /// Memory holds two ranges of a tag at the most, so the last two that workers have granted; not those that are
-/// recorded already, of a life before the last.
+/// recorded already, of a life before the last, nor those of a dropped tag of the same name, whose end is its event.
 const RECORD: &str = "
     WITH open AS (
         SELECT g.tag_seq, g.lo, g.hi, row_number() OVER (ORDER BY g.tag_seq DESC) AS nth
           FROM (SELECT e.tag_seq, e.lo, e.hi FROM idgen.audit_event e
                  WHERE e.space_id = $2 AND e.tag = $3
                    AND e.kind = 'segment.grant' AND e.payload->>'issuer' = 'refill worker'
+                   AND e.payload->>'segment_id' = $1::text
                  ORDER BY e.tag_seq DESC LIMIT 2) g
          WHERE NOT EXISTS (SELECT FROM idgen.audit_event o
                             WHERE o.space_id = $2 AND o.tag = $3 AND o.tag_seq > g.tag_seq
