@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn at_the_end_of_the_axis_nothing_wraps() {
         let places = of(0, 2).places_to(i64::MAX);
-        assert!(of(0, 2).id(places) > 0 && of(0, 2).id(places) <= i64::MAX);
+        assert!(of(0, 2).id(places) > 0);
         assert_eq!(of(0, 2).id(i64::MAX), i64::MAX, "no such place");
     }
 

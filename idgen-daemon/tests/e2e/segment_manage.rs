@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postgres::Client;
 
 use crate::kit::unique::UniquenessRecorder;
-use crate::kit::{PATIENCE, Server, ServerOptions, eventually_true, sql};
+use crate::kit::{PATIENCE, Server, ServerOptions, eventually_true, sql, within};
+
+/// Longer than a postmaster needs to see that a process of it is dead; a worker may have gone by itself before.
+const CRASH_IS_SEEN: Duration = Duration::from_secs(2);
 
 /// Sessions that draw one number at a time until they are told to stop.
 struct Drawers {
@@ -247,10 +250,11 @@ fn a_request_key_has_one_answer_over_crashes_of_worker_backend_and_server() {
         match round % 3 {
             0 => sql::run(&mut client, terminate),
             1 => {
-                // Nobody reads what it was: the connection goes with the rest.
+                // Nobody reads what it was: the connection goes with the rest, a moment later, if there was a worker.
                 let _ = client.batch_execute(
                     "COPY (SELECT 1) TO PROGRAM 'kill -9 $(pgrep -f \"refill worker\" -P $(head -1 postmaster.pid)) || true'",
                 );
+                within(CRASH_IS_SEEN, || client.simple_query("SELECT 1").is_err());
             }
             _ => {
                 server.kill_everything();
