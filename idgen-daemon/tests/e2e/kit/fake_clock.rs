@@ -59,10 +59,11 @@ impl FakeClock {
         ]
     }
 
-    /// Sets the clock this far from the true one; it runs on from there.
+    /// Sets the clock this far from the true one; it runs on from there, at the true rate.
     pub fn set_offset_ms(&self, offset_ms: i64) {
         let (sign, ms) = (if offset_ms < 0 { '-' } else { '+' }, offset_ms.unsigned_abs());
-        self.write(&format!("{sign}{}.{:03}", ms / 1_000, ms % 1_000));
+        // libfaketime keeps a rate until it reads another one.
+        self.write(&format!("{sign}{}.{:03} x1", ms / 1_000, ms % 1_000));
     }
 
     /// Lets it run at another rate from now on, such as 2 for twice as fast.
