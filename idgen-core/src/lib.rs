@@ -8,6 +8,7 @@
 
 pub mod base32;
 pub mod base62;
+pub mod checked_line;
 pub mod clock;
 pub mod contract;
 pub mod format;

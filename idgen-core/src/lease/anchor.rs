@@ -13,10 +13,10 @@
 use super::formats;
 use super::ledger::{Cell, Snapshot};
 use super::token::{CellId, Epoch, EpochNonce, Identity, Revision, StoreIdentity};
+use crate::checked_line::{self, Garbled};
 use crate::clock::UnixMs;
 use core::fmt;
 use core::str::FromStr;
-use sha2::{Digest, Sha256};
 
 /// How far a store had come when it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,8 +215,6 @@ impl Anchor {
 const FORM: &str = "anchor2";
 /// Without the checksum.
 const FIELDS: usize = 10;
-/// Hexadecimal digits of the checksum.
-const SUM_LEN: usize = 16;
 
 /// One line: form, fields, checksum. The plan of formats is the last field, for it has spaces.
 impl fmt::Display for Anchor {
@@ -235,30 +233,17 @@ impl fmt::Display for Anchor {
             self.revision.0,
             self.formats
         );
-        write!(f, "{body} {}", sum(&body))
+        checked_line::write(f, &body)
     }
 }
-
-/// A text that is not an anchor, or not a whole one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbled;
-
-impl fmt::Display for Garbled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it is torn or was changed: its checksum does not match")
-    }
-}
-
-impl core::error::Error for Garbled {}
 
 impl FromStr for Anchor {
     type Err = Garbled;
 
     fn from_str(text: &str) -> Result<Self, Garbled> {
-        let (body, checksum) = text.rsplit_once(' ').ok_or(Garbled)?;
-        let fields: Vec<&str> = body.splitn(FIELDS, ' ').collect();
+        let fields: Vec<&str> = checked_line::read(text)?.splitn(FIELDS, ' ').collect();
         let [
-            form,
+            FORM,
             cell_id,
             store,
             epoch,
@@ -272,9 +257,6 @@ impl FromStr for Anchor {
         else {
             return Err(Garbled);
         };
-        if form != FORM || checksum != sum(body) {
-            return Err(Garbled);
-        }
         let uuid = |hex| u128::from_str_radix(hex, 16).map_err(|_| Garbled);
         let number = |digits: &str| digits.parse::<u64>().map_err(|_| Garbled);
         let witness = match (witness, at) {
@@ -295,14 +277,6 @@ impl FromStr for Anchor {
             formats: formats.to_owned(),
         })
     }
-}
-
-fn sum(body: &str) -> String {
-    let mut text = String::with_capacity(SUM_LEN);
-    for byte in &Sha256::digest(body.as_bytes())[..SUM_LEN / 2] {
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 /// What one daemon has seen of the store of one class.

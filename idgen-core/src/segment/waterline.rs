@@ -5,14 +5,12 @@
 //! any id of it is used, so that whatever was used lies behind a waterline.
 
 use super::home::Cause;
+use crate::checked_line::{self, Garbled};
 use core::fmt;
 use core::str::FromStr;
-use sha2::{Digest, Sha256};
 
 /// Form of the text; another form has another word.
 const FORM: &str = "segments1";
-/// Without form and checksum.
-const FIELDS: usize = 6;
 
 /// A waterline: one line of text with a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,34 +66,18 @@ impl fmt::Display for Waterline {
             "{FORM} {} {} {:X} {:032x} {:032x} {}",
             self.system_identifier, self.timeline, self.lsn, self.space_id, self.segment_id, self.max_id
         );
-        write!(f, "{body} {}", sum(&body))
+        checked_line::write(f, &body)
     }
 }
-
-/// A text that is no waterline: torn, changed, or of another release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbled;
-
-impl fmt::Display for Garbled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it is torn or was changed: its checksum does not match")
-    }
-}
-
-impl core::error::Error for Garbled {}
 
 impl FromStr for Waterline {
     type Err = Garbled;
 
     fn from_str(text: &str) -> Result<Self, Garbled> {
-        let (body, checksum) = text.rsplit_once(' ').ok_or(Garbled)?;
-        let fields = body.strip_prefix(FORM).ok_or(Garbled)?.trim_start();
-        let fields: Vec<&str> = fields.split(' ').collect();
-        let fields: [&str; FIELDS] = fields.try_into().map_err(|_| Garbled)?;
-        if checksum != sum(body) {
+        let fields: Vec<&str> = checked_line::read(text)?.split(' ').collect();
+        let [FORM, system, timeline, lsn, space, segment, max_id] = fields[..] else {
             return Err(Garbled);
-        }
-        let [system, timeline, lsn, space, segment, max_id] = fields;
+        };
         let uuid = |hex| u128::from_str_radix(hex, 16).map_err(|_| Garbled);
         Ok(Self {
             system_identifier: system.parse().map_err(|_| Garbled)?,
@@ -106,14 +88,6 @@ impl FromStr for Waterline {
             max_id: max_id.parse().map_err(|_| Garbled)?,
         })
     }
-}
-
-/// Against a torn or edited file, not against an enemy: 64 bits.
-fn sum(body: &str) -> String {
-    Sha256::digest(body.as_bytes())[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 #[cfg(test)]
