@@ -6,6 +6,7 @@
 //! another and never twice. Request and answer are plain memory: two that touch them at once are caught. At the
 //! end the place is free again. Callers may go away at any moment, and a second server may stand in for the first.
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test crate")]
 
 use idgen_core::segment::{Exchange, Left, Ticket};
 use loom::cell::UnsafeCell;

@@ -5,7 +5,6 @@
 //! disjoint stretches of the axis, whatever is lost by replication lag, rolled back by a snapshot or restored:
 //! the next holder begins above the ceiling that it finds. Deadlines decide who stops when, never uniqueness.
 
-use super::Range;
 use crate::lease::Token;
 
 /// Ranges of a tag that its ceiling lies ahead of what is granted, so that one write to the store serves many
@@ -67,12 +66,6 @@ pub fn admit(known: Option<(Token, bool)>, offered: Token) -> Admission {
         Some((token, true)) if offered == token => Admission::Extends,
         Some(_) => Admission::NotNewer,
     }
-}
-
-/// The ids of `range` that lie outside of what may be granted; for checks before a range is published.
-#[must_use]
-pub fn allows(stretch: Stretch, range: Range) -> bool {
-    range.first > stretch.floor && range.last() <= stretch.ceiling
 }
 
 #[cfg(test)]
@@ -151,7 +144,7 @@ mod tests {
                     let begin = max_id.max(stretch.floor);
                     if begin >= stretch.ceiling { continue; }
                     let range = super::super::grant(begin, stretch.ceiling, ids).unwrap();
-                    prop_assert!(allows(stretch, range));
+                    prop_assert!(range.first > stretch.floor && range.last() <= stretch.ceiling);
                     prop_assert!(range.first > granted, "{range:?} after {granted}");
                     granted = range.last();
                     max_id = granted;
