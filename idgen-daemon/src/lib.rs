@@ -26,6 +26,7 @@ pub mod lease;
 pub mod log;
 pub mod metrics;
 pub mod operator;
+mod plain_table;
 pub mod postgres;
 pub mod status;
 pub mod supervisor;

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::lease::{CEILINGS_AT_ONCE, NamedStore, StoreError, StoreErrorKind};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::clock::BootMs;
-use idgen_core::lease::named::{Acquisition, Attempt, Ceilings, Decision, Held, Step, Want, Who};
+use idgen_core::lease::named::{Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, Step, Want, Who};
 use idgen_core::lease::{BootId, InstanceId, Timing, Token};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -324,9 +324,8 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         session.fence(post.of).await?;
         let name = post.tenure.name().clone();
         tracing::info!(database = self.config.database, %name, %token, "an earlier lease is given up");
-        let given_up = self.shared.lock().await.store.give_up(&name, token).await;
-        match given_up {
-            Ok(_) => Ok(false),
+        match self.give_up_in_store(&name, token).await {
+            Ok(()) => Ok(false),
             Err(error) => {
                 self.store_fails(&error);
                 Ok(true)
@@ -360,14 +359,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
                 );
                 post.tenure.lose(reading);
                 self.note_lost("server_refused");
-                let given_up = self
-                    .shared
-                    .lock()
-                    .await
-                    .store
-                    .give_up(&held.name, held.token)
-                    .await;
-                if let Err(error) = given_up {
+                if let Err(error) = self.give_up_in_store(&held.name, held.token).await {
                     self.store_fails(&error);
                 }
             }
@@ -461,16 +453,20 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         };
         let (database, name) = (&self.config.database, &held.name);
         tracing::info!(database, %name, standing = self.standing.name(), "authority given up");
-        let given_up = self
-            .shared
+        if let Err(error) = self.give_up_in_store(&held.name, held.token).await {
+            self.store_fails(&error);
+        }
+    }
+
+    /// So that the next holder need not wait for the end of the lease.
+    async fn give_up_in_store(&self, name: &LeaseName, token: Token) -> std::result::Result<(), StoreError> {
+        self.shared
             .lock()
             .await
             .store
-            .give_up(&held.name, held.token)
-            .await;
-        if let Err(error) = given_up {
-            self.store_fails(&error);
-        }
+            .give_up(name, token)
+            .await
+            .map(drop)
     }
 
     /// At a stop: the server grants no more, and the store knows it.
@@ -490,14 +486,7 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         }
         let mut tries = 1;
         loop {
-            let given_up = self
-                .shared
-                .lock()
-                .await
-                .store
-                .give_up(&held.name, held.token)
-                .await;
-            match given_up {
+            match self.give_up_in_store(&held.name, held.token).await {
                 Ok(_) => {
                     tracing::info!(database = self.config.database, name = %held.name, "authority released");
                     return;

@@ -3,11 +3,12 @@
 
 use crate::config::PostgresConfig;
 use crate::error::{Error, Result};
-use crate::postgres::{PgError, Session, explain, read_anchors};
+use crate::postgres::{PgError, PostgresUrl, Session, explain, read_anchors};
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Held, Want};
 use idgen_core::lease::{Anchor, BootId};
 use std::future::Future;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// What a database would like to have.
@@ -82,26 +83,15 @@ impl Open for PostgresConfig {
     type Database = Session;
 
     async fn open(&self, database: &str) -> Result<Session> {
-        let url = self.url.in_database(database);
-        Session::open(
-            &url,
-            "idgend authority",
-            self.connect_timeout,
-            self.connect_timeout,
-        )
-        .await
-        .map_err(|error| Error::retry(format!("connect to database {database}: {error}")))
+        open(&self.url.in_database(database), self.connect_timeout)
+            .await
+            .map_err(|error| Error::retry(format!("connect to database {database}: {error}")))
     }
 
     async fn databases(&self) -> Result<Vec<String>> {
-        let session = Session::open(
-            &self.url,
-            "idgend authority",
-            self.connect_timeout,
-            self.connect_timeout,
-        )
-        .await
-        .map_err(|error| Error::retry(format!("connect to postgres: {error}")))?;
+        let session = open(&self.url, self.connect_timeout)
+            .await
+            .map_err(|error| Error::retry(format!("connect to postgres: {error}")))?;
         let rows = session
             .rows(
                 "SELECT datname::text FROM pg_database \
@@ -113,6 +103,10 @@ impl Open for PostgresConfig {
             .map_err(retry)?;
         rows.iter().map(|row| column(row, 0)).collect()
     }
+}
+
+async fn open(url: &PostgresUrl, limit: Duration) -> std::result::Result<Session, PgError> {
+    Session::open(url, "idgend authority", limit, limit).await
 }
 
 impl Database for Session {

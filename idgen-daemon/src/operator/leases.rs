@@ -4,8 +4,8 @@ use super::store::{anchors_of, of_store, open, printable, rfc3339};
 use crate::config::Config;
 use crate::error::Result;
 use crate::lease::{AnyStore, CellStore};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{ContentArrangement, Table};
+use crate::plain_table::plain_table;
+use comfy_table::Table;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::{Anchor, Class, Epoch, Memory, Occupancy, Pressure, Snapshot, Survey};
@@ -180,13 +180,10 @@ impl Leases {
     }
 
     fn lines(&self) -> Table {
-        let mut table = Table::new();
-        table
-            .load_preset(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_header([
-                "class", "identity", "state", "holder", "token", "ceiling", "boot id",
-            ]);
+        let mut table = plain_table();
+        table.set_header([
+            "class", "identity", "state", "holder", "token", "ceiling", "boot id",
+        ]);
         for alike in self.leases.chunk_by(Lease::is_followed_by) {
             let [first, ..] = alike else { continue };
             let identities = match alike {

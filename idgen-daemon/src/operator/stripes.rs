@@ -5,8 +5,8 @@ use crate::authority::Database;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind, StripeStore};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{ContentArrangement, Table};
+use crate::plain_table::plain_table;
+use comfy_table::Table;
 use idgen_core::lease::named::stripes::{plan_claim, plan_release};
 use idgen_core::lease::named::{ClaimRefused, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish};
 use serde::Serialize;
@@ -243,21 +243,18 @@ impl Stripes {
     }
 
     fn lines(&self) -> Table {
-        let mut table = Table::new();
-        table
-            .load_preset(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_header([
-                "space",
-                "stripe",
-                "database",
-                "server",
-                "system",
-                "claimed",
-                "by",
-                "state",
-                "authority",
-            ]);
+        let mut table = plain_table();
+        table.set_header([
+            "space",
+            "stripe",
+            "database",
+            "server",
+            "system",
+            "claimed",
+            "by",
+            "state",
+            "authority",
+        ]);
         for stripe in &self.stripes {
             table.add_row([
                 stripe.space_id.to_string(),

@@ -1,8 +1,8 @@
 //! The status as tables.
 
 use super::{AuthorityStatus, CertificateStatus, ClockStatus, PoolStatus, SlotStatus, Status};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, Color, ContentArrangement, Table};
+use crate::plain_table::plain_table;
+use comfy_table::{Cell, Color, Table};
 
 /// Two tables; coloured only when standard output is a terminal.
 pub fn table(status: &Status) -> String {
@@ -14,17 +14,9 @@ pub fn table(status: &Status) -> String {
     text
 }
 
-fn plain() -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic);
-    table
-}
-
 fn server(status: &Status) -> Table {
     let (server, cell) = (&status.server, &status.cell);
-    let mut table = plain();
+    let mut table = plain_table();
     let mut line = |name: &str, value: Cell| {
         table.add_row([Cell::new(name), value]);
     };
@@ -89,7 +81,7 @@ fn pool(status: &PoolStatus) -> Cell {
 }
 
 fn slots(slots: &[SlotStatus]) -> Table {
-    let mut table = plain();
+    let mut table = plain_table();
     table.set_header([
         "kind",
         "identity",
