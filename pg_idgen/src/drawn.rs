@@ -4,6 +4,7 @@
 use crate::local::Local;
 use crate::mint::Source;
 use crate::shmem::{Identity, shared};
+use crate::transaction;
 use crate::{clock, guc};
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering::Relaxed;
@@ -138,8 +139,7 @@ fn hand_in(account: Account, ids: u64) {
 
 /// At the end of every transaction what is pending is handed in; once per process.
 pub fn define_callback() {
-    // SAFETY: the callback has the right signature, touches memory of this library only, and is never unloaded.
-    unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
+    transaction::tell(on_transaction_end);
 }
 
 #[pgrx::pg_guard]

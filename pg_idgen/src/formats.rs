@@ -6,6 +6,7 @@ use crate::error::{Error, clip};
 use crate::local::Local;
 use crate::owner::{AsOwner, Table};
 use crate::parse::timestamptz;
+use crate::transaction;
 use idgen_core::clock::UnixMs;
 use idgen_core::format::register::Widths;
 use idgen_core::format::{ALL, Format, FormatName, by_name};
@@ -41,11 +42,8 @@ static LAST: Local<Option<Format>> = Local::new(None);
 /// Forget it with the end of every transaction, and when one is rolled back to a savepoint: the format may have been
 /// registered in what is undone. Once per process.
 pub fn define_callbacks() {
-    // SAFETY: the callbacks have the right signatures, touch memory of this library only, and are never unloaded.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(on_transaction), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(on_subtransaction), std::ptr::null_mut());
-    }
+    transaction::tell(on_transaction);
+    transaction::tell_savepoints(on_subtransaction);
 }
 
 #[pg_guard]

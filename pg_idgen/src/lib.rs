@@ -45,6 +45,7 @@ mod segment;
 mod shmem;
 mod snowflake;
 mod stats;
+mod transaction;
 mod uuid7;
 mod worker;
 

@@ -12,6 +12,7 @@ use crate::call::{Call, current_database, current_user, in_recovery, nap, own_pi
 use crate::error::Error;
 use crate::segment::failure::Failure;
 use crate::shmem::{BulkAnswer, BulkRequest, Shared, leave_at_abort, shared};
+use crate::transaction;
 use crate::{clock, drawn, guc};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Range;
@@ -24,8 +25,7 @@ v1_function!(idgen_segment_batch_keyed, segment_batch_keyed);
 
 /// Once per process: a request does not outlive the transaction that has made it.
 pub fn define_callback() {
-    // SAFETY: the callback has the right signature and is never unloaded.
-    unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
+    transaction::tell(on_transaction_end);
 }
 
 #[pgrx::pg_guard]

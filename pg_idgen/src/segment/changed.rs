@@ -10,6 +10,7 @@
 //! it granted to itself would be taken back with a rollback, after its ids had been handed out.
 
 use crate::shmem::{SegmentKey, shared};
+use crate::transaction;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::RefCell;
@@ -41,11 +42,8 @@ pub fn has_changed(segment_id: [u8; 16]) -> bool {
 }
 
 pub fn define_callbacks() {
-    // SAFETY: the callbacks have the right signatures and are never unloaded.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(on_savepoint_end), std::ptr::null_mut());
-    }
+    transaction::tell(on_transaction_end);
+    transaction::tell_savepoints(on_savepoint_end);
 }
 
 #[pg_guard]

@@ -11,6 +11,7 @@ use crate::authority::Permit;
 use crate::error::Error;
 use crate::guc;
 use crate::owner::{AsOwner, Tables, commit_durably};
+use crate::transaction;
 use idgen_core::segment::Range;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -163,11 +164,8 @@ fn explain(found: &Found, refused: Refused) -> Error {
 }
 
 pub fn define_callbacks() {
-    // SAFETY: the callbacks have the right signatures and are never unloaded.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(on_savepoint_end), std::ptr::null_mut());
-    }
+    transaction::tell(on_transaction_end);
+    transaction::tell_savepoints(on_savepoint_end);
 }
 
 #[pg_guard]
