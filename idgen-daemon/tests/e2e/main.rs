@@ -65,6 +65,8 @@ mod segment_faults;
 #[cfg(test)]
 mod segment_home;
 #[cfg(test)]
+mod segment_load;
+#[cfg(test)]
 mod segment_manage;
 #[cfg(test)]
 mod server;
