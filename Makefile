@@ -11,7 +11,7 @@ STORE ?= postgres
 PREFIX ?= /usr/local
 export STORE PREFIX DESTDIR
 
-.PHONY: help deps demo test build install install-daemon installcheck lint bench bench-leases fuzz soak clean
+.PHONY: help deps demo test build install install-daemon installcheck lint bench bench-leases pg-upgrade fuzz soak clean
 
 help: ## this list
 	@echo 'make TARGET [PG_CONFIG=/path/to/pg_config]'
@@ -42,12 +42,15 @@ installcheck: ## SQL regression tests of the installed extension on a throwaway 
 lint: ## formatting, clippy with warnings as errors, small checks of the tree
 	@make/lint.sh
 
-bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid() (installed extension)
+bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension)
 	@regress/bench/bench.sh
 
 # In the dev profile: what is measured is the work of etcd, and the keepers have little to do.
 bench-leases: ## what 200 servers' leases cost one etcd: renewals, raft entries, p99, processor time (SERVERS=200 SECONDS=60)
 	@cargo bench --locked --profile dev -p idgen-daemon --bench leases
+
+pg-upgrade: ## pg_upgrade of a throwaway cluster from the server of OLD_PG_CONFIG to that of PG_CONFIG (both have the extension)
+	@make/pg_upgrade.sh
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
 	@make/fuzz.sh $(TARGETS)
