@@ -225,13 +225,15 @@ COMMENT ON FUNCTION idgen_segment(text) IS
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,
-    OUT refills bigint, OUT refill_failures bigint, OUT refill_us bigint,
-    OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker_pid integer, OUT ids bigint)
+    OUT refills bigint, OUT refill_failures bigint, OUT refill_ms double precision,
+    OUT refill_ms_max double precision, OUT refill_ms_mean double precision,
+    OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker text, OUT blocker_pid integer, OUT blocker_xid bigint,
+    OUT ids bigint, OUT ids_per_s double precision, OUT seconds_left double precision, OUT burned text)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idgen_segment_buffers';
 COMMENT ON FUNCTION idgen.segment_buffers() IS
-'The ranges of this database in shared memory, one row per tag used since the server started. remaining: ids that need no database write; refill_us: time of the last refill in microseconds; ids: drawn since idgen.reset_stats(). Without shared memory: no rows.';
+'What idgen.segments shows of shared memory: one row for each tag that was used since the server started and that the caller may see there, those that it owns, or all for members of pg_monitor. ids: drawn since idgen.reset_stats(); blocker_xid: transaction of a prepared blocker; burned: JSON. The other columns are those of the view. Without shared memory: no rows.';
 
 CREATE FUNCTION idgen.grant_segment(tag text, grantee text)
 RETURNS void

@@ -79,8 +79,10 @@ COMMENT ON COLUMN idgen.slots.ids IS 'Ids minted since idgen.reset_stats() or th
 
 CREATE VIEW idgen.segments AS
 SELECT s.tag, coalesce(r.rolname, s.owner) AS owner, s.start_id, s.max_id, s.limit_id, s.step, s.max_step,
-       b.step AS step_in_use, b.remaining, b.refills, b.refill_failures, b.refill_us,
-       b.granted_ms_ago, b.wanted, b.blocker_pid, s.created_at, s.granted_at, s.segment_id,
+       b.step AS step_in_use, b.remaining, b.ids_per_s, b.seconds_left, b.refills, b.refill_failures,
+       b.refill_ms, b.refill_ms_max, b.refill_ms_mean, b.granted_ms_ago, b.wanted, b.blocker, b.blocker_pid,
+       (SELECT x.gid FROM pg_catalog.pg_prepared_xacts x WHERE x.transaction::text::bigint = b.blocker_xid) AS blocker_gid,
+       b.burned::jsonb AS burned, s.created_at, s.granted_at, s.segment_id,
        s.limit_id - s.max_id + coalesce(b.remaining, 0) AS ids_left
   FROM idgen.segment s CROSS JOIN idgen.space p
   LEFT JOIN pg_catalog.pg_roles r
@@ -98,13 +100,20 @@ COMMENT ON COLUMN idgen.segments.limit_id IS 'Highest id that may be granted.';
 COMMENT ON COLUMN idgen.segments.step IS 'Least ids per grant.';
 COMMENT ON COLUMN idgen.segments.max_step IS 'Most ids per grant.';
 COMMENT ON COLUMN idgen.segments.step_in_use IS 'Ids of the last grant.';
-COMMENT ON COLUMN idgen.segments.remaining IS 'Ids that need no database write.';
+COMMENT ON COLUMN idgen.segments.remaining IS 'Ids in memory: they need no database write.';
+COMMENT ON COLUMN idgen.segments.ids_per_s IS 'Ids drawn from memory per second, a weighted mean of about the last minute, measured every second; bulk requests are not in it.';
+COMMENT ON COLUMN idgen.segments.seconds_left IS 'For how many seconds remaining lasts at ids_per_s; NULL: nothing is drawn.';
 COMMENT ON COLUMN idgen.segments.refills IS 'Ranges taken in since the server started.';
 COMMENT ON COLUMN idgen.segments.refill_failures IS 'Refills that brought nothing since the server started.';
-COMMENT ON COLUMN idgen.segments.refill_us IS 'Time of the last refill, microseconds.';
+COMMENT ON COLUMN idgen.segments.refill_ms IS 'Refill latency: how long the last refill took from its begin to the ids in memory, its commit included, in ms; NULL: none yet.';
+COMMENT ON COLUMN idgen.segments.refill_ms_max IS 'The longest refill since the server started, in ms.';
+COMMENT ON COLUMN idgen.segments.refill_ms_mean IS 'The mean of all refills since the server started, in ms.';
 COMMENT ON COLUMN idgen.segments.granted_ms_ago IS 'Age of the last range, ms.';
 COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has not begun.';
-COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that held the tag''s row when the last refill failed.';
+COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, exhausted, dropped, or error (see the server log); NULL: nothing.';
+COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that holds the lock, where it is a lock; NULL: none, or not found.';
+COMMENT ON COLUMN idgen.segments.blocker_gid IS 'Name of the prepared transaction that holds the lock (pg_prepared_xacts); NULL: none, or it has ended.';
+COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart: in memory when it stopped (at most so many); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
 COMMENT ON COLUMN idgen.segments.created_at IS 'When the tag was made.';
 COMMENT ON COLUMN idgen.segments.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';

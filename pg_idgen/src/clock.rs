@@ -25,6 +25,11 @@ pub fn boot() -> BootMs {
     BootMs(ns(clock_gettime(ClockId::Boottime)) / 1_000_000)
 }
 
+/// The same, for durations that are shorter than a millisecond.
+pub fn boot_us() -> u64 {
+    ns(clock_gettime(ClockId::Boottime)) / 1_000
+}
+
 /// Both, wall first.
 pub fn reading() -> ClockReading {
     ClockReading {

@@ -1,61 +1,50 @@
 //! The launcher and the refill workers: they grant ranges so that callers do not have to.
 //!
 //! The launcher starts with the server, has no database, and starts at most `idgen.max_refill_workers`
-//! workers at a time, one per database, the database with the most tags in need first. A worker serves its
+//! workers at a time, one per database: that whose last turn is longest ago first, of those that had none the one with
+//! the most tags in need. A worker serves its
 //! database's requests one after the other (so one grant per tag is in flight) and goes after an idle second,
-//! so that DROP DATABASE is not held up.
+//! so that DROP DATABASE is not held up. While other databases wait for a worker it goes as soon as it has nothing to
+//! do, and after a short turn even so: then a server may have many more databases than workers.
 //!
 //! No request is lost: a caller sets `wanted`, then looks for a registered worker to wake; a worker that goes
 //! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
 //! callers, who ask again every 100 ms.
 
 mod bulk;
+mod launcher;
+mod table_lock;
 
 use crate::authority::{self, Permit};
-use crate::call::own_pid;
+use crate::clock;
 use crate::owner::{AsOwner, Tables};
-use crate::segment::failure::Failure;
-use crate::segment::grant::{Granted, Issuer, Refused, Wish, grant};
+use crate::segment::failure::{Failure, Holder};
+use crate::segment::grant::{Granted, Issuer, Lost, Refused, Wish, grant};
 use crate::segment::{leaf, requests, roles, wanted_in};
-use crate::shmem::{RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
-use crate::{clock, guc};
+use crate::shmem::{BurnCause, RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Publication;
 use idgen_core::segment::home::Verdict;
-use pgrx::bgworkers::{
-    BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime,
-    DynamicBackgroundWorker,
-};
+use pgrx::bgworkers::BackgroundWorker;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::SpiClient;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+pub use launcher::register_launcher;
 
 /// A worker without work goes after this time.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The launcher looks around at least this often: a dead worker wakes nobody.
-const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// … and this often while a database waits for a free worker.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a busy worker stays while other databases wait for one: many refills, and a small part of
+/// `idgen.segment_wait_ms`.
+const TURN_MS: u64 = 100;
 
 /// A worker that goes on for so long keeps house again.
 const KEEP_HOUSE_MS: u64 = 600_000;
 
 const LIBRARY: &str = "pg_idgen";
-
-pub fn register_launcher() {
-    BackgroundWorkerBuilder::new("pg_idgen launcher")
-        .set_type("pg_idgen launcher")
-        .set_library(LIBRARY)
-        .set_function("idgen_launcher_main")
-        .enable_shmem_access(None)
-        .set_start_time(BgWorkerStartTime::RecoveryFinished)
-        .set_restart_time(Some(Duration::from_secs(1)))
-        .load();
-}
 
 unsafe extern "C-unwind" {
     fn idgen_worker_signals();
@@ -79,119 +68,6 @@ fn reload_settings() {
 
 #[pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn idgen_launcher_main(_argument: pg_sys::Datum) {
-    // SAFETY: first thing in a background worker, as Postgres wants it.
-    unsafe { idgen_worker_signals() };
-    let Some(shared) = shared() else { return };
-    // SAFETY: this process's own latch.
-    shared.set_launcher_latch(unsafe { pg_sys::MyLatch });
-    let mut launcher = Launcher {
-        shared,
-        running: Vec::new(),
-    };
-    loop {
-        launcher.reap();
-        let all_served = launcher.start_where_needed();
-        sleep(if all_served { LOOK_AROUND } else { LOOK_AGAIN });
-    }
-}
-
-struct Launcher {
-    shared: &'static Shared,
-    running: Vec<Running>,
-}
-
-struct Running {
-    database: u32,
-    entry: usize,
-    worker: DynamicBackgroundWorker,
-}
-
-impl Launcher {
-    /// Forget the workers that are gone.
-    fn reap(&mut self) {
-        let shared = self.shared;
-        self.running.retain(|running| {
-            if !matches!(running.worker.pid(), Err(BackgroundWorkerStatus::Stopped)) {
-                return true;
-            }
-            let entry = &shared.refill_workers[running.entry];
-            // A worker that died has not taken its registration back.
-            entry.database.store(0, Ordering::SeqCst);
-            shared.bulk.answer_for_dead(running.entry);
-            if !entry.served.load(Ordering::Acquire) {
-                // It never got into its database, which may be gone: whoever still waits will ask again.
-                fail_wanted(shared, running.database, running.entry);
-            }
-            false
-        });
-    }
-
-    /// `false`: a database in need has to wait for its turn.
-    fn start_where_needed(&mut self) -> bool {
-        let mut needs: HashMap<u32, usize> = HashMap::new();
-        for slot in self
-            .shared
-            .segments_in_use()
-            .filter(|slot| slot.wanted.load(Ordering::SeqCst))
-        {
-            *needs.entry(slot.database()).or_default() += 1;
-        }
-        for database in self.shared.bulk.databases() {
-            *needs.entry(database).or_default() += 1;
-        }
-        needs.retain(|database, _| self.running.iter().all(|running| running.database != *database));
-        let mut by_need: Vec<(u32, usize)> = needs.into_iter().collect();
-        by_need.sort_by_key(|(database, tags)| (std::cmp::Reverse(*tags), *database));
-        for (database, _) in &by_need {
-            if self.running.len() >= guc::max_refill_workers() {
-                return false;
-            }
-            self.start(*database);
-        }
-        true
-    }
-
-    fn start(&mut self, database: u32) {
-        let taken = |entry: &usize| self.running.iter().any(|running| running.entry == *entry);
-        let Some(entry) = (0..guc::REFILL_WORKERS_MAX).find(|entry| !taken(entry)) else {
-            return;
-        };
-        self.shared.refill_workers[entry]
-            .served
-            .store(false, Ordering::Release);
-        let worker = BackgroundWorkerBuilder::new("pg_idgen refill worker")
-            .set_type("pg_idgen refill worker")
-            .set_library(LIBRARY)
-            .set_function("idgen_refill_main")
-            .enable_spi_access()
-            .set_argument(Some(pg_sys::Datum::from(
-                (entry as u64) << 32 | u64::from(database),
-            )))
-            .set_notify_pid(own_pid())
-            .load_dynamic();
-        match worker {
-            Ok(worker) => self.running.push(Running {
-                database,
-                entry,
-                worker,
-            }),
-            Err(_) => fail_wanted(self.shared, database, entry),
-        }
-    }
-}
-
-fn fail_wanted(shared: &Shared, database: u32, entry: usize) {
-    bulk::fail(shared, database, entry);
-    for slot in wanted_in(shared, database) {
-        slot.wanted.store(false, Ordering::SeqCst);
-        slot.set_failure(Failure::NoWorker);
-        slot.wake_waiters();
-    }
-}
-
-#[pg_guard]
-#[unsafe(no_mangle)]
 pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     // SAFETY: first thing in a background worker, as Postgres wants it.
     unsafe { idgen_worker_signals() };
@@ -206,13 +82,18 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     entry.register(database);
     make_leaves_ahead();
     let mut settled = settle();
-    let mut idle_since = clock::boot();
+    let began = clock::boot();
+    let mut idle_since = began;
     let mut kept_house_at = None;
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
         let served = wanted_in(shared, database)
             .map(|slot| refill(shared, slot, &mut settled))
             .count()
             + bulk::serve(shared, database, number, &mut settled);
+        let others_wait = shared.databases_waiting();
+        if others_wait && (served == 0 || clock::boot().since(began) >= TURN_MS) {
+            break;
+        }
         if served == 0 {
             keep_house(&mut kept_house_at);
             sleep(IDLE);
@@ -278,6 +159,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
         slot.buffer.has_room()
     };
     if !has_room {
+        slot.note_success();
         slot.wake_waiters();
         return;
     }
@@ -302,7 +184,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
         above: slot.high_water.load(Ordering::Acquire),
         permit,
     };
-    let began_ns = clock::wall_ns();
+    let began_us = clock::boot_us();
     match grant_settled(settled, |client| grant(client, &wish, lasted_ms)) {
         Some(Ok(granted)) => {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
@@ -311,16 +193,14 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
             if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, granted.range.last())
             {
                 note_failure(slot, Failure::Error);
+                slot.tally.burned(BurnCause::Refill, granted.range.count);
                 pgrx::log!("pg_idgen: a range is burned: {error:?}");
                 slot.wake_waiters();
                 return;
             }
-            publish(shared, slot, &wish, &granted, incarnation);
+            count_lost(slot, granted.lost);
+            publish(shared, slot, &wish, &granted, incarnation, began_us);
             slot.granted_boot_ms.store(began.0, Ordering::Relaxed);
-            slot.refill_us_last.store(
-                clock::wall_ns().saturating_sub(began_ns) / 1_000,
-                Ordering::Relaxed,
-            );
         }
         Some(Err(refused)) => note_refusal(slot, &refused),
         None => note_failure(slot, Failure::Error),
@@ -328,7 +208,21 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
     slot.wake_waiters();
 }
 
-fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, incarnation: u64) {
+/// What the transaction of a grant has found to be lost, once it has committed.
+fn count_lost(slot: &SegmentSlot, lost: Lost) {
+    slot.tally.burned(BurnCause::Restart, lost.left_open);
+    slot.tally.burned(BurnCause::Safety, lost.passed_over);
+}
+
+/// `began_us`: when the refill began.
+fn publish(
+    shared: &Shared,
+    slot: &SegmentSlot,
+    wish: &Wish,
+    granted: &Granted,
+    incarnation: u64,
+    began_us: u64,
+) {
     let range = Publication {
         base: granted.range.first,
         len: granted.range.count,
@@ -345,11 +239,19 @@ fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, 
                 None
             }
             _ => {
+                // Before it can be drawn from; taken back if it is not.
                 slot.granted_ids.fetch_add(range.len, Ordering::Relaxed);
-                Some(slot.buffer.publish(range))
+                let published = slot.buffer.publish(range);
+                if published.is_err() {
+                    slot.granted_ids.fetch_sub(range.len, Ordering::Relaxed);
+                }
+                Some(published)
             }
         }
     };
+    if published != Some(Ok(())) {
+        slot.tally.burned(BurnCause::Refill, range.len);
+    }
     match published {
         None => {
             note_failure(slot, Failure::NoAuthority);
@@ -361,9 +263,8 @@ fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, 
         }
         Some(Ok(())) => {
             slot.step.store(granted.step, Ordering::Relaxed);
-            slot.refills.fetch_add(1, Ordering::Relaxed);
-            slot.blocker_pid.store(0, Ordering::Relaxed);
-            slot.set_failure(Failure::None);
+            slot.tally.refilled(clock::boot_us().saturating_sub(began_us));
+            slot.note_success();
         }
         Some(Err(error)) => {
             note_failure(slot, Failure::Error);
@@ -378,10 +279,8 @@ fn publish(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &Granted, 
 
 fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
     match refused {
-        Refused::Locked { blocker_pid } => {
-            slot.blocker_pid.store(*blocker_pid, Ordering::Release);
-            note_failure(slot, Failure::RowLocked);
-        }
+        Refused::Locked(holder) => slot.note_failure(Failure::RowLocked, *holder),
+        Refused::TableLocked(holder) => slot.note_failure(Failure::TableLocked, *holder),
         Refused::Gone => note_failure(slot, Failure::Gone),
         Refused::NoCeiling => note_failure(slot, Failure::NoCeiling),
         Refused::Copy => note_failure(slot, Failure::Copy),
@@ -401,8 +300,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
 }
 
 fn note_failure(slot: &SegmentSlot, failure: Failure) {
-    slot.refill_failures.fetch_add(1, Ordering::Relaxed);
-    slot.set_failure(failure);
+    slot.note_failure(failure, Holder::default());
 }
 
 /// What this worker knows of its database's home.
@@ -501,6 +399,23 @@ fn make_leaves() -> bool {
 fn in_transaction<R>(
     work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, Refused>,
 ) -> Option<Result<R, Refused>> {
+    match attempt(work) {
+        Ok(outcome) => Some(outcome),
+        Err(Caught::LockTimeout) => Some(Err(Refused::TableLocked(table_lock::holder()))),
+        Err(Caught::Other) => None,
+    }
+}
+
+/// An error that was caught and reported.
+enum Caught {
+    /// Rows are never waited for, so it was a table.
+    LockTimeout,
+    Other,
+}
+
+fn attempt<R>(
+    work: impl FnOnce(&mut SpiClient<'_>) -> Result<R, Refused>,
+) -> Result<Result<R, Refused>, Caught> {
     PgTryBuilder::new(std::panic::AssertUnwindSafe(|| {
         // SAFETY: the worker's main loop, outside any transaction.
         unsafe {
@@ -523,23 +438,24 @@ fn in_transaction<R>(
                 Err(_) => pg_sys::AbortCurrentTransaction(),
             }
         }
-        Some(outcome)
+        Ok(outcome)
     }))
     .catch_others(|error| {
         // SAFETY: the error was caught in the main loop, where aborting is what Postgres' own workers do.
         unsafe { pg_sys::AbortCurrentTransaction() };
-        report(&error);
-        None
+        Err(report(&error))
     })
     .execute()
 }
 
-fn report(error: &pg_sys::panic::CaughtError) {
+fn report(error: &pg_sys::panic::CaughtError) -> Caught {
     use pg_sys::panic::CaughtError;
-    match error {
-        CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => {
-            pgrx::log!("pg_idgen: refill: {}", report.message());
-        }
-        CaughtError::RustPanic { ereport, .. } => pgrx::log!("pg_idgen: refill: {}", ereport.message()),
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic { ereport: report, .. }) = error;
+    pgrx::log!("pg_idgen: refill: {}", report.message());
+    match report.sql_error_code() {
+        PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE => Caught::LockTimeout,
+        _ => Caught::Other,
     }
 }

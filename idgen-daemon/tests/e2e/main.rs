@@ -69,6 +69,8 @@ mod segment_load;
 #[cfg(test)]
 mod segment_manage;
 #[cfg(test)]
+mod segment_serve;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 mod shard;

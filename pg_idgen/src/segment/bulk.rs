@@ -7,10 +7,10 @@
 use super::catalog::{self, Found};
 use super::grant::Bulk;
 use super::requests::KEY_BYTES_MAX;
-use super::{ASK_AGAIN_MS, cache, cause, changed, own, place, tag_name};
+use super::{ASK_AGAIN_MS, cache, cause::cause, changed, own, place, tag_name};
 use crate::call::{Call, current_database, current_user, in_recovery, nap, own_pid, v1_function};
 use crate::error::Error;
-use crate::segment::failure::Failure;
+use crate::segment::failure::{Failure, Holder};
 use crate::shmem::{BulkAnswer, BulkRequest, Shared, leave_at_abort, shared};
 use crate::transaction;
 use crate::{clock, drawn, guc};
@@ -187,11 +187,11 @@ fn ask_until_granted(
             Ok(BulkAnswer::BurnTooLarge { limit_id }) => {
                 return Err(Error::BurnTooLarge { tag: tag(), limit_id });
             }
-            Ok(BulkAnswer::NoAuthority) => HeldUp::By(Failure::NoAuthority, 0),
-            Ok(BulkAnswer::NoCeiling) => HeldUp::By(Failure::NoCeiling, 0),
-            Ok(BulkAnswer::RowLocked { pid }) => HeldUp::By(Failure::RowLocked, pid),
-            Ok(BulkAnswer::Error) => HeldUp::By(Failure::Error, 0),
-            Ok(BulkAnswer::NoWorker) => HeldUp::By(Failure::NoWorker, 0),
+            Ok(BulkAnswer::NoAuthority) => HeldUp::by(Failure::NoAuthority),
+            Ok(BulkAnswer::NoCeiling) => HeldUp::by(Failure::NoCeiling),
+            Ok(BulkAnswer::Locked { failure, holder }) => HeldUp::By(failure, holder),
+            Ok(BulkAnswer::Error) => HeldUp::by(Failure::Error),
+            Ok(BulkAnswer::NoWorker) => HeldUp::by(Failure::NoWorker),
             Err(held_up) => return Err(held_up.error(tag(), clock::boot().since(began))),
         };
         // Whatever it was, it is not over at once; nothing tells when it is.
@@ -204,16 +204,20 @@ fn ask_until_granted(
 enum HeldUp {
     NoPlace,
     NotServed,
-    By(Failure, u32),
+    By(Failure, Holder),
 }
 
 impl HeldUp {
+    fn by(failure: Failure) -> Self {
+        Self::By(failure, Holder::default())
+    }
+
     /// The time is over.
     fn error(self, tag: String, waited_ms: u64) -> Error {
         let cause = match self {
             Self::NoPlace => "Too many sessions ask for many ids at once.".into(),
-            Self::NotServed => cause(Failure::None, 0),
-            Self::By(failure, pid) => cause(failure, pid),
+            Self::NotServed => cause(Failure::None, Holder::default()),
+            Self::By(failure, holder) => cause(failure, holder),
         };
         match self {
             Self::By(Failure::NoAuthority | Failure::NoCeiling, _) => Error::NoAuthority {

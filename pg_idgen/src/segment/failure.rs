@@ -22,10 +22,21 @@ pub enum Failure {
     Copy,
     /// The safety burn would pass the limit of the tag.
     BurnTooLarge,
+    /// A table of schema idgen is locked.
+    TableLocked,
+}
+
+/// Who holds the lock that a refill has met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process; 0: none, or not known.
+    pub pid: u32,
+    /// Its transaction, if that is a prepared one; else 0.
+    pub prepared_xid: u32,
 }
 
 impl Failure {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
@@ -36,6 +47,7 @@ impl Failure {
         Self::NoCeiling,
         Self::Copy,
         Self::BurnTooLarge,
+        Self::TableLocked,
     ];
 
     /// As a word in shared memory.
@@ -46,5 +58,23 @@ impl Failure {
     /// A word that nobody has written means that something is wrong.
     pub fn from_code(code: u32) -> Self {
         Self::ALL.get(code as usize).copied().unwrap_or(Self::Error)
+    }
+
+    /// What holds a tag's refill up, as `idgen.segments` calls it.
+    pub fn name(self, holder: Holder) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::RowLocked if holder.prepared_xid != 0 => Some("prepared transaction"),
+            Self::RowLocked => Some("row lock"),
+            Self::TableLocked => Some("table lock"),
+            Self::Gone => Some("dropped"),
+            Self::Exhausted => Some("exhausted"),
+            Self::Error => Some("error"),
+            Self::NoWorker => Some("no worker"),
+            Self::NoAuthority => Some("no lease"),
+            Self::NoCeiling => Some("ceiling"),
+            Self::Copy => Some("copy"),
+            Self::BurnTooLarge => Some("safety burn"),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! One grant: the row of the tag moves up, an audit event says so, both in the transaction of the caller.
 
 use super::catalog::Identity;
-use super::{left_open, requests, standing};
+use super::failure::Holder;
+use super::{holder, left_open, requests, standing};
 use crate::authority::Permit;
 use crate::clock;
 use idgen_core::segment::burn::Rate;
@@ -46,6 +47,16 @@ pub struct Bulk<'a> {
 pub struct Granted {
     pub range: Range,
     pub step: u32,
+    pub lost: Lost,
+}
+
+/// Ids that nobody gets, found on the way to a grant.
+#[derive(Clone, Copy, Default)]
+pub struct Lost {
+    /// What an earlier memory had of the tag, at most.
+    pub left_open: u64,
+    /// Passed over, because they may have been granted elsewhere.
+    pub passed_over: u64,
 }
 
 /// The same of many ids at once.
@@ -53,15 +64,16 @@ pub struct BulkGranted {
     pub range: Range,
     /// `false`: the request is a repeated one, granted before.
     pub is_new: bool,
+    pub lost: Lost,
 }
 
 /// Why nothing was granted.
 #[derive(Debug)]
 pub enum Refused {
-    /// The row is locked by another transaction; pid of the holder, 0 when it has none.
-    Locked {
-        blocker_pid: u32,
-    },
+    /// The row is locked by another transaction.
+    Locked(Holder),
+    /// A table is.
+    TableLocked(Holder),
     Gone,
     Exhausted(Exhausted),
     /// The key of the request is that of another one, for so many ids.
@@ -92,7 +104,8 @@ impl From<pgrx::spi::Error> for Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked { blocker_pid } => write!(f, "the row is locked by process {blocker_pid}"),
+            Self::Locked(holder) => write!(f, "the row is locked by process {}", holder.pid),
+            Self::TableLocked(holder) => write!(f, "a table is locked by process {}", holder.pid),
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
             Self::KeyTaken { n } => write!(f, "the request key is that of a request for {n} ids"),
@@ -111,16 +124,6 @@ const LOCK_ROW: &str = "
       FROM idgen.segment s LEFT JOIN idgen.space p ON p.space_id = $2
      WHERE s.segment_id = $1 AND s.dropped_at IS NULL AND coalesce($3, p.source_id) IS NOT NULL
        FOR NO KEY UPDATE OF s SKIP LOCKED";
-
-/// xmax of a locked row is its holder's transaction; a prepared one has no process, several holders have none
-/// that is found here.
-const FIND_BLOCKER: &str = "
-    SELECT coalesce((SELECT l.pid FROM pg_locks l
-                      WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
-                        AND l.transactionid = s.xmax LIMIT 1), 0)
-      FROM idgen.segment s
-     WHERE s.segment_id = $1 AND s.dropped_at IS NULL
-       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
 
 const MOVE_UP: &str = "
     UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp(),
@@ -174,7 +177,7 @@ pub fn burn(
 /// [`Refused`]; the transaction must not commit then.
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
     let row = lock_row(client, wish)?;
-    left_open::record(client, wish, &row.tag)?;
+    let left_open = left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =
@@ -186,7 +189,15 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) ->
     };
     let of_range = [issuer.into(), (step as i32).into()];
     record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
-    Ok(Granted { range, step })
+    let passed_over = standing.passed_over;
+    Ok(Granted {
+        range,
+        step,
+        lost: Lost {
+            left_open,
+            passed_over,
+        },
+    })
 }
 
 /// Grant exactly as many ids as were asked for, in one piece; the step of the tag is left as it is.
@@ -202,9 +213,13 @@ pub fn grant_exactly(
 ) -> Result<BulkGranted, Refused> {
     let row = lock_row(client, wish)?;
     if let Some(range) = requests::answered(client, &row.tag, bulk)? {
-        return Ok(BulkGranted { range, is_new: false });
+        return Ok(BulkGranted {
+            range,
+            is_new: false,
+            lost: Lost::default(),
+        });
     }
-    left_open::record(client, wish, &row.tag)?;
+    let left_open = left_open::record(client, wish, &row.tag)?;
     // A multirange names the value after its last one, which has to be one.
     let limit_id = row.limit_id.min(i64::MAX - 1);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
@@ -215,7 +230,15 @@ pub fn grant_exactly(
     requests::remember(client, &row.tag, bulk, range)?;
     let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
     record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
-    Ok(BulkGranted { range, is_new: true })
+    let passed_over = standing.passed_over;
+    Ok(BulkGranted {
+        range,
+        is_new: true,
+        lost: Lost {
+            left_open,
+            passed_over,
+        },
+    })
 }
 
 /// The row, locked, if nobody else has it. What the own transaction has handed out under a savepoint that was rolled
@@ -227,7 +250,10 @@ fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
         .update(LOCK_ROW, Some(1), &[id.into(), space_id.into(), source_id.into()])?
         .first();
     if found.is_empty() {
-        return Err(why_no_row(client, &[id.into(), space_id.into()])?);
+        return Err(match holder::find(client, id, space_id)? {
+            Some(holder) => Refused::Locked(holder),
+            None => Refused::Gone,
+        });
     }
     let mut row = Row::read(&found)?;
     let own = matches!(wish.issuer, Issuer::OwnTransaction);
@@ -304,17 +330,6 @@ impl Wish {
             token.map(|token| token.revision.0.cast_signed()),
         ]
     }
-}
-
-fn why_no_row(client: &mut SpiClient<'_>, key: &[DatumWithOid<'_>]) -> Result<Refused, pgrx::spi::Error> {
-    let holder = client.update(FIND_BLOCKER, Some(1), key)?.first();
-    if holder.is_empty() {
-        return Ok(Refused::Gone);
-    }
-    let pid = holder.get::<i32>(1)?.unwrap_or(0);
-    Ok(Refused::Locked {
-        blocker_pid: pid.unsigned_abs(),
-    })
 }
 
 struct Row {

@@ -106,7 +106,7 @@ fn why_not(slot: &SegmentSlot) -> String {
             "The refill worker could not make the day tables of idgen.audit_event; the server log says why."
                 .into()
         }
-        other => super::cause(other, 0),
+        other => super::cause::cause(other, super::Holder::default()),
     }
 }
 

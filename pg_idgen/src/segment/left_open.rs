@@ -29,16 +29,17 @@ const RECORD: &str = "
     SELECT p.source_id, p.space_id, 'segment.open', $3, c.tag_seq + 1 - o.nth, o.lo, o.hi, $4, $5,
            jsonb_build_object('pid', pg_backend_pid(), 'segment_id', $1, 'grant_seq', o.tag_seq)
       FROM open o CROSS JOIN counted c CROSS JOIN idgen.space p
-     ORDER BY o.nth DESC";
+     ORDER BY o.nth DESC
+    RETURNING hi - lo + 1";
 
 /// In the transaction of a grant, under the lock of the row, before the grant itself. Does nothing when this memory
-/// has had ranges of the tag before.
+/// has had ranges of the tag before. How many ids they have, of which some were drawn.
 ///
 /// # Errors
 /// [`Refused::Query`].
-pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<(), Refused> {
+pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<u64, Refused> {
     if wish.above > 0 || !matches!(wish.issuer, Issuer::RefillWorker) {
-        return Ok(());
+        return Ok(0);
     }
     let [epoch, revision] = wish.token_columns();
     let [segment_id, space_id] = [wish.segment_id, wish.space_id].map(pgrx::Uuid::from_bytes);
@@ -49,6 +50,9 @@ pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<(), 
         epoch.into(),
         revision.into(),
     ];
-    client.update(RECORD, None, &arguments)?;
-    Ok(())
+    let mut ids: u64 = 0;
+    for range in client.update(RECORD, None, &arguments)? {
+        ids += range.get::<i64>(1)?.unwrap_or(0).unsigned_abs();
+    }
+    Ok(ids)
 }

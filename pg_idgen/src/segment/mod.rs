@@ -16,9 +16,11 @@ mod arrives;
 mod bulk;
 mod cache;
 mod catalog;
+mod cause;
 mod changed;
 pub mod failure;
 pub mod grant;
+mod holder;
 pub mod leaf;
 mod left_open;
 pub mod manage;
@@ -32,7 +34,8 @@ use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip, shown};
 use crate::shmem::{SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, drawn, guc};
-use failure::Failure;
+use cause::cause;
+use failure::{Failure, Holder};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Take;
 use pgrx::pg_sys;
@@ -197,11 +200,11 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             Some(Settled::Refused(Error::NoAuthority {
                 tag: tag(),
                 waited_ms,
-                cause: cause(failure, 0),
+                cause: cause(failure, Holder::default()),
             }))
         }
         failure if waited_ms >= guc::segment_wait_ms() => {
-            let cause = cause(failure, slot.blocker_pid.load(Ordering::Acquire));
+            let cause = cause(failure, slot.holder());
             Some(Settled::Refused(Error::RefillTimedOut {
                 tag: tag(),
                 waited_ms,
@@ -209,27 +212,6 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             }))
         }
         _ => None,
-    }
-}
-
-/// What held the refill up, for the person who reads the error.
-fn cause(failure: Failure, blocker_pid: u32) -> String {
-    match failure {
-        Failure::RowLocked => match blocker_pid {
-            0 => "Another transaction holds the row of the tag; no process is found for it: several hold it, or it is a prepared one (see pg_prepared_xacts).".into(),
-            pid => format!("Process {pid} holds the row of the tag in its transaction."),
-        },
-        Failure::Error => "The refill worker met an error; the server log has it.".into(),
-        Failure::NoWorker => {
-            "No background worker could be started for this database; max_worker_processes may be used up.".into()
-        }
-        Failure::NoAuthority => {
-            "No lease of this database's space is open: the daemon has none, or its deadline has passed.".into()
-        }
-        Failure::NoCeiling => "The daemon has not raised the ceiling of the tag in the lease store.".into(),
-        Failure::None | Failure::Gone | Failure::Exhausted | Failure::Copy | Failure::BurnTooLarge => {
-            "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()
-        }
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Standing {
     pub upper: i64,
     /// How fast the tag is used.
     pub rate: Rate,
+    /// How many ids were passed over.
+    pub passed_over: u64,
 }
 
 /// What the row and its database say.
@@ -101,7 +103,14 @@ pub fn take(
         Some(stretch) => limit_id.min(stretch.ceiling),
         None => limit_id,
     };
-    Ok(Standing { begin, upper, rate })
+    // What the own transaction passes over is written down where it is (see `lock_row`).
+    let passed_over = if own { 0 } else { begin.abs_diff(max_id) };
+    Ok(Standing {
+        begin,
+        upper,
+        rate,
+        passed_over,
+    })
 }
 
 struct Burn {

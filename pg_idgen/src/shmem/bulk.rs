@@ -5,6 +5,7 @@
 //! [`leave_at_abort`] when a session ends without unwinding.
 
 use super::{SegmentKey, Waiters, shared};
+use crate::segment::failure::{Failure, Holder};
 use idgen_core::segment::{Exchange, Range, Ticket};
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,9 +64,10 @@ pub enum BulkAnswer {
     KeyTaken {
         n: u64,
     },
-    /// By this process; 0: not known.
-    RowLocked {
-        pid: u32,
+    /// The row of the tag, or a table.
+    Locked {
+        failure: Failure,
+        holder: Holder,
     },
     /// The worker met an error; the server log has it.
     Error,

@@ -13,6 +13,7 @@ mod formats;
 mod identities;
 mod segments;
 mod stats;
+mod tally;
 mod waiters;
 
 use crate::call::own_pid;
@@ -21,7 +22,7 @@ use idgen_core::clock::{BootMs, ClockAnchor, ClockReading, UnixMs};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use authority::{Authority, AuthorityName, LeasedPermit, NotInstalled};
 pub use bulk::{Bulk, BulkAnswer, BulkRequest, leave_at_abort};
@@ -30,6 +31,7 @@ pub use formats::Formats;
 pub use identities::{Identity, Kind, Leases, SHARDS, TokenCell};
 pub use segments::{RefillWorker, SegmentKey, SegmentSlot};
 pub use stats::{ROLE_IDS_PER_S_MAX, Stats};
+pub use tally::BurnCause;
 pub use waiters::Waiters;
 
 /// A daemon that was heard of within this time is expected to come back.
@@ -78,6 +80,8 @@ struct Head {
     anchor_boot_ms: AtomicU64,
     clock_note: clock_note::ClockNote,
     launcher_latch: AtomicPtr<pg_sys::Latch>,
+    /// Databases wait for a refill worker, and there may be no more of them.
+    databases_waiting: AtomicBool,
 }
 
 // SAFETY: the raw pointers are to memory that every process maps at the same address for as long as the
@@ -188,6 +192,7 @@ unsafe fn initialise(memory: *mut Shared) {
             anchor_boot_ms: AtomicU64::new(0),
             clock_note: clock_note::ClockNote::new(),
             launcher_latch: AtomicPtr::default(),
+            databases_waiting: AtomicBool::new(false),
         });
         (&raw mut (*memory).formats).write(Formats::new());
         (&raw mut (*memory).stats).write(Stats::new(crate::clock::wall().0));
@@ -331,6 +336,21 @@ impl Shared {
             .iter()
             .find(|worker| worker.database.load(Ordering::SeqCst) == database);
         wake(worker.map_or(&self.head.launcher_latch, |worker| &worker.latch));
+    }
+
+    /// By the launcher: whether databases wait for a worker to go. Those that sleep are woken.
+    pub fn set_databases_waiting(&self, waiting: bool) {
+        self.head.databases_waiting.store(waiting, Ordering::SeqCst);
+        if waiting {
+            for worker in &self.refill_workers {
+                wake(&worker.latch);
+            }
+        }
+    }
+
+    /// Whether a worker that is idle should go.
+    pub fn databases_waiting(&self) -> bool {
+        self.head.databases_waiting.load(Ordering::SeqCst)
     }
 
     pub fn wake_launcher(&self) {

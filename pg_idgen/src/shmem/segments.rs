@@ -1,8 +1,10 @@
 //! The places of tags, and of the workers that refill them.
 
 use super::authority::StretchWords;
+use super::tally::{BurnCause, Tally};
 use super::{Locked, Shared, Waiters, halves, load_id, store_id};
-use crate::segment::failure::Failure;
+use crate::segment::failure::{Failure, Holder};
+use idgen_core::clock::BootMs;
 use idgen_core::segment::Buffer;
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -33,25 +35,28 @@ pub struct SegmentSlot {
     pub wanted: AtomicBool,
     /// Ids of a bulk request that the tag's ceiling was too low for; 0: none.
     pub bulk_wanted: AtomicU64,
-    /// Ids that were ever published here, and how many of them were drawn before the statistics began.
+    /// Ids that were ever published here or granted in bulk, how many of them in bulk, and how many were drawn before
+    /// the statistics began.
     pub granted_ids: AtomicU64,
+    pub bulk_ids: AtomicU64,
     ids_before: AtomicU64,
-    pub refills: AtomicU64,
-    pub refill_failures: AtomicU64,
-    pub refill_us_last: AtomicU64,
+    pub tally: Tally,
     /// BOOTTIME ms of the last grant; 0: none yet.
     pub granted_boot_ms: AtomicU64,
     pub step: AtomicU32,
     failure: AtomicU32,
+    /// As `failure`, but left alone by those who begin to wait.
+    held_up: AtomicU32,
     /// Limit of the tag when it was found exhausted.
     pub limit_id: AtomicI64,
-    /// Process that held the tag's row when a refill found it locked; 0: unknown.
-    pub blocker_pid: AtomicU32,
+    /// Who held the lock that the last refill has met: [`Holder`].
+    holder_pid: AtomicU32,
+    holder_xid: AtomicU32,
     waiters: Waiters,
 }
 
 // What the documentation of idgen.max_segments says.
-const _: () = assert!(size_of::<SegmentSlot>() == 384);
+const _: () = assert!(size_of::<SegmentSlot>() == 512);
 
 impl Shared {
     /// Orders claims of a place for a tag, and publishes of ranges. Arithmetic only while it is held.
@@ -111,6 +116,7 @@ impl Shared {
         };
         // Nobody has drawn them.
         slot.granted_ids.fetch_sub(burned.count(), Ordering::Relaxed);
+        slot.tally.burned(BurnCause::Seek, burned.count());
         slot.wake_waiters();
     }
 
@@ -187,15 +193,16 @@ impl SegmentSlot {
             wanted: AtomicBool::new(false),
             bulk_wanted: AtomicU64::new(0),
             granted_ids: AtomicU64::new(0),
+            bulk_ids: AtomicU64::new(0),
             ids_before: AtomicU64::new(0),
-            refills: AtomicU64::new(0),
-            refill_failures: AtomicU64::new(0),
-            refill_us_last: AtomicU64::new(0),
+            tally: Tally::default(),
             granted_boot_ms: AtomicU64::new(0),
             step: AtomicU32::new(0),
             failure: AtomicU32::new(0),
+            held_up: AtomicU32::new(0),
             limit_id: AtomicI64::new(0),
-            blocker_pid: AtomicU32::new(0),
+            holder_pid: AtomicU32::new(0),
+            holder_xid: AtomicU32::new(0),
             waiters: Waiters::default(),
         }
     }
@@ -224,6 +231,12 @@ impl SegmentSlot {
         self.granted_ids.load(Ordering::Relaxed).saturating_sub(remaining)
     }
 
+    /// By the launcher: how fast ids are drawn from memory.
+    pub fn measure_pace(&self, now: BootMs) {
+        let bulk = self.bulk_ids.load(Ordering::Relaxed);
+        self.tally.measure_pace(self.ids_ever().saturating_sub(bulk), now);
+    }
+
     /// Count ids from zero again.
     pub fn forget_ids(&self) {
         self.ids_before.store(self.ids_ever(), Ordering::Relaxed);
@@ -235,6 +248,34 @@ impl SegmentSlot {
 
     pub fn set_failure(&self, failure: Failure) {
         self.failure.store(failure.code(), Ordering::Release);
+    }
+
+    /// A refill has brought nothing, because of this.
+    pub fn note_failure(&self, failure: Failure, holder: Holder) {
+        self.tally.failed();
+        self.holder_pid.store(holder.pid, Ordering::Relaxed);
+        self.holder_xid.store(holder.prepared_xid, Ordering::Relaxed);
+        self.held_up.store(failure.code(), Ordering::Release);
+        self.set_failure(failure);
+    }
+
+    /// Nothing holds the refill up (any more).
+    pub fn note_success(&self) {
+        self.held_up.store(Failure::None.code(), Ordering::Release);
+        self.set_failure(Failure::None);
+    }
+
+    /// What the last refill has met, whoever waits since.
+    pub fn held_up(&self) -> Failure {
+        Failure::from_code(self.held_up.load(Ordering::Acquire))
+    }
+
+    /// Who held the lock, where that is what it has met.
+    pub fn holder(&self) -> Holder {
+        Holder {
+            pid: self.holder_pid.load(Ordering::Relaxed),
+            prepared_xid: self.holder_xid.load(Ordering::Relaxed),
+        }
     }
 
     /// Register for the next [`Self::wake_waiters`]; look at the buffer again before sleeping.

@@ -3,8 +3,9 @@
 use super::{Settled, grant_settled};
 use crate::authority::{self, Permit};
 use crate::clock;
+use crate::segment::failure::Failure;
 use crate::segment::grant::{Bulk, BulkGranted, Issuer, Refused, Wish, grant_exactly};
-use crate::shmem::{BulkAnswer, BulkRequest, SegmentSlot, Shared};
+use crate::shmem::{BulkAnswer, BulkRequest, BurnCause, SegmentSlot, Shared};
 use pgrx::pg_sys;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +19,11 @@ pub fn serve(shared: &Shared, database: u32, entry: usize, settled: &mut Settled
         served += 1;
         let answer = grant(shared, &request, settled);
         if let (BulkAnswer::Granted(range), false) = (answer, shared.bulk.answer(place, ticket, answer)) {
+            if request.request_key().is_none()
+                && let Some(slot) = shared.segment_in_use(&request.key)
+            {
+                slot.tally.burned(BurnCause::Bulk, range.count);
+            }
             pgrx::log!(
                 "pg_idgen: granted ids {} to {} are burned unless their request is repeated by its key: whoever asked is gone",
                 range.first,
@@ -82,8 +88,10 @@ fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGra
     if !granted.is_new {
         return BulkAnswer::Granted(range);
     }
+    super::count_lost(slot, granted.lost);
     if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, range.last()) {
         pgrx::log!("pg_idgen: a range is burned: {error:?}");
+        slot.tally.burned(BurnCause::Refill, range.count);
         return BulkAnswer::Error;
     }
     let locked = shared.lock_segments();
@@ -91,10 +99,12 @@ fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGra
     match &wish.permit {
         // The commit took so long that somebody else may grant by now.
         Permit::Leased(permit) if !shared.still_permits(slot.database(), permit, clock::boot(), &locked) => {
+            slot.tally.burned(BurnCause::Refill, range.count);
             BulkAnswer::NoAuthority
         }
         _ => {
             slot.granted_ids.fetch_add(range.count, Ordering::Relaxed);
+            slot.bulk_ids.fetch_add(range.count, Ordering::Relaxed);
             slot.bulk_wanted.store(0, Ordering::Relaxed);
             BulkAnswer::Granted(range)
         }
@@ -103,7 +113,14 @@ fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGra
 
 fn answer_of(refused: Refused) -> BulkAnswer {
     match refused {
-        Refused::Locked { blocker_pid } => BulkAnswer::RowLocked { pid: blocker_pid },
+        Refused::Locked(holder) => BulkAnswer::Locked {
+            failure: Failure::RowLocked,
+            holder,
+        },
+        Refused::TableLocked(holder) => BulkAnswer::Locked {
+            failure: Failure::TableLocked,
+            holder,
+        },
         Refused::Gone => BulkAnswer::Gone,
         Refused::Exhausted(exhausted) => BulkAnswer::Exhausted {
             limit_id: exhausted.limit_id,

@@ -7,6 +7,9 @@
 //!
 //! Timers of Postgres itself (statement_timeout and the like) compare wall times, so after a step back they
 //! come late: tests have limits of their own.
+//!
+//! Background workers have the true time: until PostgreSQL 15 the postmaster forks them in a signal handler, inside of a
+//! call for which libfaketime has switched itself off.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,352 @@
+//! What serves segments: what `idgen.segments` tells of it, many databases and few workers, locks that somebody has
+//! forgotten, databases that slept.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+
+use crate::kit::{PATIENCE, Server, ServerOptions, eventually, eventually_true, sql};
+
+fn draw(client: &mut Client, tag: &str, count: u32) -> Vec<i64> {
+    sql::column(
+        client,
+        &format!("SELECT idgen_segment('{tag}') FROM generate_series(1, {count})"),
+    )
+}
+
+/// Of one tag in `idgen.segments`.
+fn seen<T: postgres::types::FromSqlOwned>(client: &mut Client, tag: &str, column: &str) -> T {
+    sql::value(
+        client,
+        &format!("SELECT {column} FROM idgen.segments WHERE tag = '{tag}'"),
+    )
+}
+
+fn own_pid(client: &mut Client) -> i32 {
+    sql::value(client, "SELECT pg_backend_pid()")
+}
+
+/// Draws until memory is empty: the DETAIL of the refusal.
+fn drain(client: &mut Client, tag: &str) -> String {
+    sql::run(client, "SET idgen.segment_wait_ms = 400");
+    let drain = format!("SELECT idgen_segment('{tag}') FROM generate_series(1, 10)");
+    let refused = sql::refusal(client, &drain, "IG007");
+    sql::run(client, "RESET idgen.segment_wait_ms");
+    refused.detail().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_view_tells_how_fast_a_tag_is_used_how_long_a_refill_takes_and_what_was_burned() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('t', step => 100, max_step => 100)",
+    );
+    assert_eq!(
+        seen::<Option<f64>>(&mut client, "t", "ids_per_s"),
+        None,
+        "not used yet"
+    );
+    draw(&mut client, "t", 1_010);
+    // It is measured every second; something was drawn in between.
+    let rate = eventually(PATIENCE, "a rate is measured", || {
+        draw(&mut client, "t", 100);
+        seen::<Option<f64>>(&mut client, "t", "ids_per_s").filter(|rate| *rate > 0.0)
+    });
+    assert!(rate < 100_000.0, "{rate}");
+    let fits = "seconds_left BETWEEN remaining / ids_per_s * 0.9 AND remaining / ids_per_s * 1.1";
+    assert!(seen::<bool>(&mut client, "t", fits));
+    let latency = "refill_ms > 0 AND refill_ms <= refill_ms_max AND refill_ms_mean <= refill_ms_max AND refill_ms_max < 30000";
+    assert!(seen::<bool>(&mut client, "t", latency));
+    assert_eq!(seen::<Option<String>>(&mut client, "t", "blocker"), None);
+
+    sql::run(&mut client, "SELECT idgen_seek_segment('t', 1000000)");
+    let burned: i64 = seen(&mut client, "t", "(burned->>'seek')::bigint");
+    assert!((1..=200).contains(&burned), "{burned}: at most what memory holds");
+    assert!(seen::<bool>(&mut client, "t", "burned ? 'restart' = false"));
+    draw(&mut client, "t", 1);
+    drop(client);
+    server.restart();
+    let mut client = server.connect();
+    draw(&mut client, "t", 1);
+    let burned: i64 = seen(&mut client, "t", "(burned->>'restart')::bigint");
+    let open: i64 = sql::value(
+        &mut client,
+        "SELECT sum(hi - lo + 1)::bigint FROM idgen.audit_event WHERE kind = 'segment.open'",
+    );
+    assert_eq!(burned, open, "as the events say");
+    assert!(seen::<bool>(
+        &mut client,
+        "t",
+        "burned->>'restart' IN ('100', '200')"
+    ));
+}
+
+#[test]
+fn the_view_names_what_holds_a_refill_up() {
+    let server = Server::start();
+    let (mut client, mut holder) = (server.connect(), server.connect());
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('t', step => 1, max_step => 1)",
+    );
+    draw(&mut client, "t", 1);
+    let pid = own_pid(&mut holder);
+    for (lock, blocker) in [
+        ("SELECT FROM idgen.segment WHERE tag = 't' FOR UPDATE", "row lock"),
+        ("LOCK TABLE idgen.audit_event IN EXCLUSIVE MODE", "table lock"),
+    ] {
+        sql::run(&mut holder, &format!("BEGIN; {lock}"));
+        let detail = drain(&mut client, "t");
+        assert!(detail.contains(&format!("Process {pid} ")), "{blocker}: {detail}");
+        let found: (String, i32) = (
+            seen(&mut client, "t", "blocker"),
+            seen(&mut client, "t", "blocker_pid"),
+        );
+        assert_eq!(found, (blocker.to_owned(), pid));
+        sql::run(&mut holder, "ROLLBACK");
+        draw(&mut client, "t", 3);
+        assert_eq!(seen::<Option<String>>(&mut client, "t", "blocker"), None);
+        assert_eq!(seen::<Option<i32>>(&mut client, "t", "blocker_pid"), None);
+    }
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('few', limit_id => 2); SELECT idgen_segment('few'), idgen_segment('few')",
+    );
+    sql::refusal(&mut client, "SELECT idgen_segment('few')", "IG006");
+    assert_eq!(seen::<String>(&mut client, "few", "blocker"), "exhausted");
+}
+
+/// What is in memory of a tag is shown to those who may see the tag, in the view and in what it reads.
+#[test]
+fn the_counts_of_a_tag_are_shown_to_its_owner_and_to_monitors_only() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    sql::run(
+        &mut admin,
+        "CREATE ROLE owner LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE monitor LOGIN IN ROLE pg_monitor",
+    );
+    let mut owner = server.connect_as("owner");
+    sql::run(&mut owner, "SELECT idgen_create_segment('mine')");
+    sql::run(&mut admin, "SELECT idgen_create_segment('other')");
+    // Not in the transaction that has made it, which has its ranges for itself.
+    draw(&mut owner, "mine", 1);
+    draw(&mut admin, "other", 1);
+    for (role, tags) in [("owner", 1), ("stranger", 0), ("monitor", 2), ("postgres", 2)] {
+        let mut client = server.connect_as(role);
+        for from in [
+            "idgen.segment_buffers()",
+            "idgen.segments WHERE remaining > 0",
+            "idgen.stats WHERE scope = 'tag' AND counter = 'ids'",
+        ] {
+            let count: i64 = sql::value(&mut client, &format!("SELECT count(*) FROM {from}"));
+            assert_eq!(count, tags, "{role} in {from}");
+        }
+    }
+}
+
+/// Many more databases than there may be workers: each is served in its turn.
+#[test]
+fn fifty_databases_are_served_by_two_workers_without_an_error() {
+    const DATABASES: usize = 50;
+    let server = Server::with(ServerOptions {
+        settings: vec![
+            "max_worker_processes = 8".to_owned(),
+            "max_connections = 120".to_owned(),
+        ],
+        ..Default::default()
+    });
+    let mut admin = server.connect();
+    sql::run(&mut admin, "CREATE DATABASE origin");
+    server.install_extension("origin");
+    let mut origin = server.connect_to("origin");
+    sql::run(&mut origin, "SELECT idgen_create_segment('t')");
+    draw(&mut origin, "t", 1);
+    origin.close().expect("close");
+    let mut sessions = Vec::new();
+    for n in 0..DATABASES {
+        let create = format!("CREATE DATABASE d{n} TEMPLATE origin");
+        // The worker of the template may be on its way out.
+        eventually_true(PATIENCE, "the template is free", || {
+            admin.batch_execute(&create).is_ok()
+        });
+        let mut client = server.connect_to(&format!("d{n}"));
+        draw(&mut client, "t", 1);
+        sessions.push(client);
+    }
+    let wait_ms: i64 = sql::value(
+        &mut admin,
+        "SELECT setting::bigint FROM pg_settings WHERE name = 'idgen.segment_wait_ms'",
+    );
+    // Each goes through two ranges.
+    let drawing: Vec<_> = sessions
+        .into_iter()
+        .map(|mut client| {
+            thread::spawn(move || {
+                let mut slowest = Duration::ZERO;
+                for _ in 0..1_500 {
+                    let began = Instant::now();
+                    draw(&mut client, "t", 1);
+                    slowest = slowest.max(began.elapsed());
+                }
+                slowest
+            })
+        })
+        .collect();
+    let waits = drawing
+        .into_iter()
+        .map(|session| session.join().expect("no error in any session"));
+    let slowest = waits.max().expect("sessions");
+    println!("fifty databases: the slowest call took {slowest:?}");
+    assert!(
+        slowest.as_millis() < u128::from(wait_ms.unsigned_abs()),
+        "a call took {slowest:?}"
+    );
+}
+
+/// DROP DATABASE, RENAME and CREATE DATABASE ... TEMPLATE need a database without processes.
+#[test]
+fn a_database_in_use_a_moment_ago_can_be_cloned_renamed_and_dropped_within_three_seconds() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    sql::run(&mut admin, "CREATE DATABASE used");
+    server.install_extension("used");
+    let mut client = server.connect_to("used");
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('t', step => 5, max_step => 5)",
+    );
+    client.close().expect("close");
+    for ddl in [
+        "CREATE DATABASE clone TEMPLATE used",
+        "ALTER DATABASE used RENAME TO renamed",
+        "ALTER DATABASE renamed RENAME TO used",
+        "DROP DATABASE clone",
+        "DROP DATABASE used",
+    ] {
+        let database = match ddl {
+            "ALTER DATABASE renamed RENAME TO used" => "renamed",
+            "DROP DATABASE clone" => "clone",
+            _ => "used",
+        };
+        let mut client = server.connect_to(database);
+        draw(&mut client, "t", 50);
+        client.close().expect("close");
+        let last_use = Instant::now();
+        eventually_true(PATIENCE, ddl, || admin.batch_execute(ddl).is_ok());
+        let took = last_use.elapsed();
+        assert!(took < Duration::from_secs(3), "{ddl} took {took:?}");
+    }
+}
+
+/// A prepared transaction that nobody ends: no process has it, so only its name helps.
+#[test]
+fn a_forgotten_prepared_transaction_holds_up_its_own_tag_only_and_is_named() {
+    let server = Server::with(ServerOptions {
+        settings: vec!["max_prepared_transactions = 4".to_owned()],
+        ..Default::default()
+    });
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment(t, step => 1, max_step => 1) FROM unnest(ARRAY['held', 'free']) t",
+    );
+    draw(&mut client, "held", 1);
+    for change in [
+        "SELECT idgen_alter_segment('held', max_step => 1)",
+        "SELECT FROM idgen.segment WHERE tag = 'held' FOR UPDATE",
+        "SAVEPOINT s; SELECT idgen_alter_segment('held', max_step => 1); RELEASE s",
+    ] {
+        let mut forgetful = server.connect();
+        sql::run(
+            &mut forgetful,
+            &format!("BEGIN; {change}; PREPARE TRANSACTION 'forgotten \"move\" 7'"),
+        );
+        forgetful.close().expect("close");
+        let detail = drain(&mut client, "held");
+        assert!(
+            detail.contains("Prepared transaction \"forgotten \"move\" 7\" holds the row"),
+            "{change}: {detail}"
+        );
+        sql::run(&mut client, "SET idgen.segment_wait_ms = 400");
+        let refused = sql::refusal(&mut client, "SELECT idgen_segment_range('held', 5)", "IG007");
+        assert_eq!(refused.detail(), Some(detail.as_str()), "the same in bulk");
+        let found: (String, String, Option<i32>) = (
+            seen(&mut client, "held", "blocker"),
+            seen(&mut client, "held", "blocker_gid"),
+            seen(&mut client, "held", "blocker_pid"),
+        );
+        let expected = ("prepared transaction".into(), "forgotten \"move\" 7".into(), None);
+        assert_eq!(found, expected, "{change}");
+        assert_eq!(draw(&mut client, "free", 30).len(), 30, "other tags are served");
+        sql::run(&mut client, "ROLLBACK PREPARED 'forgotten \"move\" 7'");
+        assert_eq!(draw(&mut client, "held", 5).len(), 5, "{change}: it goes on");
+    }
+}
+
+/// As ten days of sleep leave it: the leaves that were made ahead lie behind, the events too. (The tables are set back
+/// instead of the clock forward, because a fake clock does not reach background workers.)
+const SLEPT: &str = "
+    CREATE TEMP TABLE event AS SELECT * FROM idgen.audit_event;
+    DO $$
+    DECLARE
+        leaf regclass;
+    BEGIN
+        FOR leaf IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'idgen.audit_event'::regclass LOOP
+            EXECUTE format('DROP TABLE %s', leaf);
+        END LOOP;
+        FOR n IN -10 .. -3 LOOP
+            EXECUTE format('CREATE TABLE idgen.audit_event_%s PARTITION OF idgen.audit_event FOR VALUES FROM (%L) TO (%L)',
+                to_char(now() AT TIME ZONE 'UTC' + n * interval '1 day', 'YYYYMMDD'),
+                to_char(now() AT TIME ZONE 'UTC' + n * interval '1 day', 'YYYY-MM-DD 00:00:00+00'),
+                to_char(now() AT TIME ZONE 'UTC' + (n + 1) * interval '1 day', 'YYYY-MM-DD 00:00:00+00'));
+        END LOOP;
+    END $$;
+    UPDATE event SET at = at - interval '10 days' WHERE at > now() - interval '1 day';
+    INSERT INTO idgen.audit_event SELECT * FROM event;
+    DROP TABLE event;";
+
+#[test]
+fn a_database_that_slept_for_ten_days_wakes_up_and_grants_in_utc() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment(t, step => 1, max_step => 1) FROM unnest(ARRAY['t', 'other']) t",
+    );
+    assert_eq!(draw(&mut client, "t", 2), [1, 2]);
+    // It is another day in one of them, at any time.
+    for zone in ["Pacific/Kiritimati", "Etc/GMT+12"] {
+        sql::run(
+            &mut client,
+            &format!("ALTER DATABASE postgres SET TimeZone = '{zone}'"),
+        );
+        drop(client);
+        server.restart();
+        client = server.connect();
+        sql::run(&mut client, SLEPT);
+        drop(client);
+        server.restart();
+        client = server.connect();
+        assert_eq!(draw(&mut client, "t", 20).len(), 20, "{zone}");
+        let in_its_leaf = "
+            SELECT count(*) FILTER (WHERE tableoid::regclass::text
+                                          = 'idgen.audit_event_' || to_char(at AT TIME ZONE 'UTC', 'YYYYMMDD')) = count(*)
+               AND count(*) FILTER (WHERE at > now() - interval '1 hour') >= 18
+              FROM idgen.audit_event WHERE tag = 't'";
+        assert!(
+            sql::value::<bool>(&mut client, in_its_leaf),
+            "{zone}: each event lies in the leaf of its day in UTC, those since it woke up too"
+        );
+        let ahead = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'idgen.audit_event'::regclass";
+        assert_eq!(
+            sql::value::<i64>(&mut client, ahead),
+            8 + 8,
+            "of then, and of now and a week ahead"
+        );
+        // A change of a tag needs a leaf too, and its session makes none.
+        sql::run(&mut client, "SELECT idgen_alter_segment('other', step => 1)");
+    }
+}

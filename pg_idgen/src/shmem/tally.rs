@@ -1,0 +1,125 @@
+//! What the place of a tag counts for those who look: refills and how long they took, ids that nobody gets, and
+//! how fast it is drawn from. Nothing here decides about a grant.
+
+use idgen_core::clock::BootMs;
+use idgen_core::segment::pace::{pace, seconds_left};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why ids go to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BurnCause {
+    /// What memory held when the server stopped (at most so many).
+    Restart,
+    /// What memory held when the tag was moved.
+    Seek,
+    /// Granted and not published: the lease had ended, the anchor could not be written, the tag was moved meanwhile.
+    Refill,
+    /// Passed over before a grant, because it may have been granted elsewhere.
+    Safety,
+    /// Of a bulk request whose caller was gone.
+    Bulk,
+}
+
+impl BurnCause {
+    const ALL: [Self; 5] = [Self::Restart, Self::Seek, Self::Refill, Self::Safety, Self::Bulk];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Seek => "seek",
+            Self::Refill => "refill",
+            Self::Safety => "safety",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Tally {
+    refills: AtomicU64,
+    refill_failures: AtomicU64,
+    refill_us_last: AtomicU64,
+    refill_us_max: AtomicU64,
+    refill_us_sum: AtomicU64,
+    burned: [AtomicU64; BurnCause::ALL.len()],
+    /// Bits of the pace in ids per second.
+    pace: AtomicU64,
+    /// When the pace was measured last, and how many ids had been drawn by then; 0: not yet.
+    paced_boot_ms: AtomicU64,
+    paced_ids: AtomicU64,
+}
+
+/// A [`Tally`] as it stands.
+#[derive(Clone, Copy)]
+pub struct TallyView {
+    pub refills: u64,
+    pub refill_failures: u64,
+    /// Last, highest, mean; `None`: no refill yet.
+    pub refill_us: Option<[u64; 3]>,
+    pub ids_per_s: f64,
+}
+
+impl TallyView {
+    pub fn seconds_left(&self, remaining: u64) -> Option<f64> {
+        seconds_left(remaining, self.ids_per_s)
+    }
+}
+
+impl Tally {
+    /// A range was taken in.
+    pub fn refilled(&self, took_us: u64) {
+        self.refills.fetch_add(1, Relaxed);
+        self.refill_us_last.store(took_us, Relaxed);
+        self.refill_us_max.fetch_max(took_us, Relaxed);
+        self.refill_us_sum.fetch_add(took_us, Relaxed);
+    }
+
+    pub fn failed(&self) {
+        self.refill_failures.fetch_add(1, Relaxed);
+    }
+
+    pub fn burned(&self, cause: BurnCause, ids: u64) {
+        self.burned[cause as usize].fetch_add(ids, Relaxed);
+    }
+
+    /// By the launcher alone, now and then; `drawn_ever`: a count that only rises.
+    pub fn measure_pace(&self, drawn_ever: u64, now: BootMs) {
+        let before_ms = self.paced_boot_ms.swap(now.0, Relaxed);
+        let before_ids = self.paced_ids.swap(drawn_ever, Relaxed);
+        if before_ms == 0 {
+            return;
+        }
+        let before = f64::from_bits(self.pace.load(Relaxed));
+        let before = (before > 0.0).then_some(before);
+        let drawn = drawn_ever.saturating_sub(before_ids);
+        let pace = pace(before, drawn, now.0.saturating_sub(before_ms));
+        self.pace.store(pace.to_bits(), Relaxed);
+    }
+
+    pub fn view(&self) -> TallyView {
+        let refills = self.refills.load(Relaxed);
+        let mean = self.refill_us_sum.load(Relaxed).checked_div(refills);
+        TallyView {
+            refills,
+            refill_failures: self.refill_failures.load(Relaxed),
+            refill_us: mean.map(|mean| {
+                [
+                    self.refill_us_last.load(Relaxed),
+                    self.refill_us_max.load(Relaxed),
+                    mean,
+                ]
+            }),
+            ids_per_s: f64::from_bits(self.pace.load(Relaxed)),
+        }
+    }
+
+    /// Ids by cause, as JSON; causes without ids are left out.
+    pub fn burned_json(&self) -> String {
+        let burned = BurnCause::ALL
+            .iter()
+            .map(|cause| (cause.name(), self.burned[*cause as usize].load(Relaxed)))
+            .filter(|(_, ids)| *ids > 0)
+            .map(|(cause, ids)| format!("\"{cause}\": {ids}"));
+        format!("{{{}}}", burned.collect::<Vec<_>>().join(", "))
+    }
+}
