@@ -150,6 +150,10 @@ fn a_server_ahead_of_its_peers_in_the_embedded_store_takes_no_lease() {
     let mut first = options(&servers[0], Store::Embedded).start();
     let second_options = options(&servers[1], coordinator());
     let mut second = second_options.start();
+    // A daemon shows its clock right after its first lease; who starts in between hears nobody.
+    eventually_true(PATIENCE, "both show their clocks", || {
+        sql::value::<i64>(&mut servers[0].connect(), "SELECT count(*) FROM idgen.beacon") == 2
+    });
     let mut client = servers[2].connect();
     servers[2].clock().set_offset_ms(AHEAD_MS);
     let third_options = options(&servers[2], coordinator());
