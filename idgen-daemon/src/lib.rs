@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod operator;
 mod plain_table;
 pub mod postgres;
+mod random;
 pub mod status;
 pub mod supervisor;
 pub mod tls;

@@ -5,14 +5,15 @@
 //! deadline.
 
 use super::IsServed;
+use super::elsewhere::elsewhere;
 use super::post::Post;
 use super::report::{Board, DatabaseReport, Standing};
 use super::server::{Database, Open, Said, Wanted};
-use super::shared::Shared;
 use crate::complaint::Complaint;
 use crate::error::Result;
-use crate::lease::{CEILINGS_AT_ONCE, NamedStore, StoreError, StoreErrorKind};
+use crate::lease::{CEILINGS_AT_ONCE, NamedStore, Pinned, StoreError, StoreErrorKind};
 use crate::metrics::AuthorityMetrics;
+use crate::random::random;
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, Step, Want, Who};
 use idgen_core::lease::{BootId, InstanceId, Timing, Token};
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 /// Steps of a lease in one visit, at the most: give up, look, acquire, and once more where another daemon was faster.
 const STEPS_PER_VISIT: u32 = 6;
@@ -46,7 +46,7 @@ pub(super) struct DatabaseConfig {
 pub(super) struct DatabaseKeeper<S, O: Open> {
     config: DatabaseConfig,
     open: O,
-    shared: Arc<Mutex<Shared<S>>>,
+    shared: Arc<Mutex<Pinned<S>>>,
     session: Option<O::Database>,
     used_at: Instant,
     post: Option<Post>,
@@ -57,7 +57,7 @@ pub(super) struct DatabaseKeeper<S, O: Open> {
 }
 
 impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
-    pub(super) fn new(config: DatabaseConfig, open: O, shared: Arc<Mutex<Shared<S>>>) -> Self {
+    pub(super) fn new(config: DatabaseConfig, open: O, shared: Arc<Mutex<Pinned<S>>>) -> Self {
         config.board.post(&config.database, DatabaseReport::starting());
         Self {
             config,
@@ -250,13 +250,8 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
             return Ok(true);
         };
         let name = post.tenure.name().clone();
-        let looked = self
-            .shared
-            .lock()
-            .await
-            .look_at(&name, &anchors, own_system)
-            .await;
-        let look = match looked {
+        let looked = self.shared.lock().await.look_at(&name, &anchors).await;
+        let look = match looked.and_then(|look| elsewhere(look, own_system)) {
             Ok(look) => look,
             Err(error) => {
                 self.store_fails(&error);
@@ -398,9 +393,8 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
         if raises.is_empty() {
             return Ok(());
         }
-        match shared.store.raise(held, &raises).await {
+        match shared.raise(held, &raises).await {
             Ok(revision) => {
-                shared.pins.note_revision(revision);
                 ceilings.note_raised(&raises, revision);
                 self.config.metrics.raised.inc_by(raises.len() as u64);
                 Ok(())
@@ -554,11 +548,6 @@ pub(super) enum Pace {
     Idle,
     /// The extension is not there.
     Absent,
-}
-
-fn random() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    high ^ low
 }
 
 #[cfg(test)]

@@ -10,16 +10,15 @@
 //! shards have nothing to do with it.
 
 mod database;
+mod elsewhere;
 mod post;
 mod report;
 mod server;
-mod shared;
 
 use self::database::{DatabaseConfig, DatabaseKeeper, Pace};
-use self::shared::Shared;
 use crate::complaint::Complaint;
 use crate::error::{Error, Result};
-use crate::lease::NamedStore;
+use crate::lease::{NamedStore, Pinned};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::lease::{InstanceId, Timing};
 use std::collections::BTreeMap;
@@ -69,7 +68,7 @@ pub struct AuthorityConfig {
 pub struct AuthorityKeeper<S, O> {
     config: AuthorityConfig,
     open: O,
-    shared: Arc<Mutex<Shared<S>>>,
+    shared: Arc<Mutex<Pinned<S>>>,
     databases: Arc<AtomicUsize>,
     running: BTreeMap<String, CancellationToken>,
     trouble: Complaint,
@@ -78,7 +77,7 @@ pub struct AuthorityKeeper<S, O> {
 impl<S: NamedStore, O: Open> AuthorityKeeper<S, O> {
     /// A keeper that has not begun.
     pub fn new(config: AuthorityConfig, open: O, store: S) -> Self {
-        let shared = Shared::new(store);
+        let shared = Pinned::new(store);
         Self {
             config,
             open,

@@ -6,29 +6,35 @@ use idgen_core::lease::Class;
 use idgen_daemon::config::{Config, parse_postgres};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::epoch::EpochStatus;
-use idgen_daemon::operator::format::{Formats, When, Wish};
+use idgen_daemon::operator::format::{Formats, When};
 use idgen_daemon::operator::leases::Leases;
+use idgen_daemon::operator::lock::{Locks, Outcome};
 use idgen_daemon::operator::stripes::Stripes;
-use idgen_daemon::operator::{clock, epoch, format, leases, stripes};
+use idgen_daemon::operator::{clock, epoch, format, leases, lock, stripes};
 use idgen_daemon::status::{CertificateStatus, PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 /// Exit code of a status without an open lease.
 const EXIT_FINDING: u8 = 3;
+/// Exit code of a command that may have done half of its work.
+const EXIT_INCONCLUSIVE: u8 = 4;
 
 #[derive(Parser)]
 #[command(
     name = "idgenctl",
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
-    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused."
+    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused, \
+                  4 inconclusive (a lock was lost)."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -69,6 +75,9 @@ enum Command {
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(StripesCommand),
+    /// Commands that run as long as they alone hold a name.
+    #[command(subcommand)]
+    Lock(LockCommand),
 }
 
 #[derive(Subcommand)]
@@ -203,6 +212,45 @@ enum StripesCommand {
     },
 }
 
+#[derive(Subcommand)]
+enum LockCommand {
+    /// Take a lock, run a command while it is held, and give it back. The command is asked to stop (SIGTERM) when the lock
+    /// cannot be renewed, and ended (SIGKILL) at its deadline. Ends as the command does; 3 the lock was not to be had in
+    /// time, 4 it was lost and the command stopped.
+    #[command(after_help = LOCK_RUN_HELP)]
+    Run {
+        /// Configuration file of an idgend of the cell, with a section [locks.CLASS].
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// The class of the lock.
+        #[arg(long, value_name = "CLASS")]
+        class: String,
+        /// Which lock of the class: words of letters, digits, ".", "_" and "-", separated by slashes. Without it the class
+        /// is one lock.
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// How long to wait for it, as 30s or 5m.
+        #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+        wait: Duration,
+        /// The command and its arguments.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
+    /// Show every lock that was ever taken, and who has it.
+    List {
+        #[command(flatten)]
+        cell: CellArguments,
+    },
+}
+
+const LOCK_RUN_HELP: &str = "\
+The command finds the lock's name in IDGEN_LOCK and, unless the class is advisory, its fencing token in
+IDGEN_LOCK_TOKEN. What it writes to must refuse a token below one that it has seen, in the transaction that writes:
+
+  idgenctl lock run --config /etc/idgend.toml --class settlement --wait 1m -- sh -c '
+    psql app -v ON_ERROR_STOP=1 -c \"BEGIN\" -c \"SELECT idgen.fence('\\''$IDGEN_LOCK'\\'', '\\''$IDGEN_LOCK_TOKEN'\\'')\" \\
+      -c \"UPDATE account SET settled = true\" -c \"COMMIT\"'";
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Kind {
     Worker,
@@ -245,7 +293,7 @@ fn main() -> ExitCode {
         Command::Clock(ClockCommand::Accept { config, http }) => accept_clock(config, http),
         Command::Format(FormatCommand::Show { cell }) => show_formats(&cell),
         Command::Format(FormatCommand::Switch { cell, to, region, at }) => {
-            switch_format(&cell, &Wish { to, region, when: at })
+            switch_format(&cell, &format::Wish { to, region, when: at })
         }
         Command::Epoch(EpochCommand::Show { cell }) => show_epoch(&cell),
         Command::Epoch(EpochCommand::Advance {
@@ -256,6 +304,22 @@ fn main() -> ExitCode {
         }) => advance_epoch(&cell, &identity, &reason, formats),
         Command::Leases(LeasesCommand::List { cell, class }) => list_leases(&cell, class),
         Command::Stripes(command) => stripes_command(&command),
+        Command::Lock(LockCommand::List { cell }) => list_locks(&cell),
+        Command::Lock(LockCommand::Run {
+            config,
+            class,
+            name,
+            wait,
+            command,
+        }) => run_locked(
+            &config,
+            &lock::Wish {
+                class,
+                name,
+                wait,
+                command,
+            },
+        ),
     };
     match outcome {
         Ok(code) => code,
@@ -329,7 +393,7 @@ fn show_formats(cell: &CellArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn switch_format(cell: &CellArguments, wish: &Wish) -> Result<ExitCode> {
+fn switch_format(cell: &CellArguments, wish: &format::Wish) -> Result<ExitCode> {
     let config = Config::load(&cell.config)?;
     let formats = wait_for(format::switch(&config, wish))??;
     show(cell.output, &formats, Formats::to_string)?;
@@ -399,6 +463,34 @@ fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
     };
     show(cell.output, &listed?, Stripes::table)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn list_locks(cell: &CellArguments) -> Result<ExitCode> {
+    let config = Config::load(&cell.config)?;
+    let locks = wait_for(lock::list(&config))??;
+    show(cell.output, &locks, Locks::table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_locked(config: &Path, wish: &lock::Wish) -> Result<ExitCode> {
+    let config = Config::load(config)?;
+    Ok(match wait_for(lock::run(&config, wish))?? {
+        Outcome::Ended(status) => as_shells_do(status),
+        Outcome::Taken(why) => {
+            eprintln!("idgenctl: the lock is not to be had: {why}");
+            ExitCode::from(EXIT_FINDING)
+        }
+        Outcome::Stopped(why, status) => {
+            eprintln!("idgenctl: the lock is lost ({why}), and the command was stopped: {status}");
+            ExitCode::from(EXIT_INCONCLUSIVE)
+        }
+    })
+}
+
+/// 128 and the number of the signal, for a command that one has ended.
+fn as_shells_do(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 fn wait_for<T>(work: impl Future<Output = T>) -> Result<T> {

@@ -4,7 +4,7 @@ use super::clock::is_shared;
 use super::{Checked, PostgresConfig, StoreConfig};
 use crate::lease::CEILINGS_AT_ONCE;
 use idgen_core::lease::Timing;
-use idgen_core::lease::named::authority_timing;
+use idgen_core::lease::named::lease_timing;
 use serde::Deserialize;
 
 /// Of the largest transaction with etcd: ceilings, and what guards them.
@@ -21,15 +21,7 @@ pub(super) struct RawAuthority {
 impl RawAuthority {
     /// The times of its leases; `None`: nothing is leased.
     pub(super) fn check(&self, postgres: &PostgresConfig, store: &StoreConfig) -> Checked<Option<Timing>> {
-        let mut spec = authority_timing(self.ttl_ms);
-        spec.period_ms = self.period_ms.or(spec.period_ms);
-        if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
-            return Err(format!(
-                "authority.ttl_ms = {}: etcd keeps leases by whole seconds",
-                spec.ttl_ms
-            ));
-        }
-        let timing = Timing::new(spec).map_err(|error| format!("authority.{error}"))?;
+        let timing = check_lease("authority", self.ttl_ms, self.period_ms, store)?;
         if !self.leased.unwrap_or(false) {
             return Ok(None);
         }
@@ -49,6 +41,24 @@ impl RawAuthority {
         }
         Ok(Some(timing))
     }
+}
+
+/// The times of a named lease; `section` is how errors call where they are set.
+pub(super) fn check_lease(
+    section: &str,
+    ttl_ms: Option<u64>,
+    period_ms: Option<u64>,
+    store: &StoreConfig,
+) -> Checked<Timing> {
+    let mut spec = lease_timing(ttl_ms);
+    spec.period_ms = period_ms.or(spec.period_ms);
+    if matches!(store, StoreConfig::Etcd { .. }) && !spec.ttl_ms.is_multiple_of(1_000) {
+        return Err(format!(
+            "{section}.ttl_ms = {}: etcd keeps leases by whole seconds",
+            spec.ttl_ms
+        ));
+    }
+    Timing::new(spec).map_err(|error| format!("{section}.{error}"))
 }
 
 #[cfg(test)]

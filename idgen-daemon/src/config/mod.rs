@@ -7,18 +7,20 @@ mod authority;
 mod clock;
 mod env;
 mod etcd;
+mod locks;
 #[cfg(test)]
 mod tests;
 
 use self::authority::RawAuthority;
 use self::clock::RawClock;
+use self::locks::RawLock;
 use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
 use crate::postgres::PostgresUrl;
 use crate::tls::{Source, TlsFiles};
 use idgen_core::lease::{Class, Identity, Reach, Timing, Wanted};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 pub use self::clock::ClockConfig;
+pub use self::locks::LockClass;
 
 /// Workers per server at most: with more a single server would take more than an eighth of the half of
 /// the pool that an epoch may use.
@@ -43,6 +46,8 @@ pub struct Config {
     pub classes: Vec<ClassConfig>,
     /// Times of the leases that make the server the authority of its segments; `None`: that is not leased.
     pub authority: Option<Timing>,
+    /// What commands may run under a lock, by the names of the classes.
+    pub locks: BTreeMap<String, LockClass>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -138,6 +143,7 @@ struct RawConfig {
     workers: RawWorkers,
     shards: RawShards,
     authority: RawAuthority,
+    locks: BTreeMap<String, RawLock>,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -292,6 +298,7 @@ impl RawConfig {
         let store = self.store.check(&postgres)?;
         let classes = check_classes(&self.workers, &self.shards, &store)?;
         let authority = self.authority.check(&postgres, &store)?;
+        let locks = locks::check(&self.locks, &store)?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
@@ -299,6 +306,7 @@ impl RawConfig {
             store,
             classes,
             authority,
+            locks,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

@@ -12,6 +12,7 @@ use crate::config::ClassConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::ClassMetrics;
 use crate::postgres::InstallOutcome;
+use crate::random::random;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
@@ -584,12 +585,6 @@ async fn closed(server: &mut Option<impl MintingServer>) {
 
 fn until(now: BootMs, then: BootMs) -> Duration {
     Duration::from_millis(then.since(now))
-}
-
-/// Any number: spreads renewals and choices. Quality does not matter, difference between daemons does.
-fn random() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    high ^ low
 }
 
 #[cfg(test)]

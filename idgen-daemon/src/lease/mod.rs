@@ -10,6 +10,7 @@ mod desk;
 mod history;
 mod keeper;
 mod open;
+mod pinned;
 pub(crate) mod ranges;
 mod report;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use clock::{
 };
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::{AnyStore, listen};
+pub(crate) use pinned::Pinned;
 pub use report::Report;
 pub use server::{Connect, MintingServer};
 pub use store::{

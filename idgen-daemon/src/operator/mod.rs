@@ -1,9 +1,10 @@
-//! What `idgenctl` shows of a lease store, and what it changes: the clock that a daemon believes, the format of a cell, and
-//! its epoch.
+//! What `idgenctl` shows of a lease store, and what it changes: the clock that a daemon believes, the format of a cell,
+//! its epoch, and the locks that commands run under.
 
 pub mod clock;
 pub mod epoch;
 pub mod format;
 pub mod leases;
+pub mod lock;
 mod store;
 pub mod stripes;

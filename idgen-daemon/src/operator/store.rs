@@ -12,11 +12,20 @@ use uuid::Uuid;
 
 /// Nothing is leased through it, so TTL and holder are of no consequence.
 pub(super) fn open(config: &Config) -> AnyStore {
+    open_as(config, "idgenctl", TTL_MS_MIN).0
+}
+
+/// For named leases with this TTL of a holder with this name, and the number that it is told by.
+pub(super) fn open_as(config: &Config, name: &str, ttl_ms: u64) -> (AnyStore, InstanceId) {
+    let instance = InstanceId(Uuid::new_v4().as_u128());
     let holder = HolderName {
-        instance: InstanceId(Uuid::new_v4().as_u128()),
-        name: "idgenctl".to_owned(),
+        instance,
+        name: name.to_owned(),
     };
-    AnyStore::new(&config.store, Class::Worker, TTL_MS_MIN, holder)
+    (
+        AnyStore::new(&config.store, Class::Worker, ttl_ms, holder),
+        instance,
+    )
 }
 
 /// Of this server's leases; of the defaults where it has none of the class.

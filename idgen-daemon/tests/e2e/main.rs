@@ -47,6 +47,8 @@ mod leased;
 #[cfg(test)]
 mod leases_list;
 #[cfg(test)]
+mod lock;
+#[cfg(test)]
 mod order;
 #[cfg(test)]
 mod public;

@@ -10,12 +10,14 @@
 //!  name      what is leased            tenure    held, renewed, in doubt, lost: what to do next
 //!  ledger    the store's rows, and what they allow      ceilings  what may be raised, and what is known of it
 //!  stripes   which index of a space belongs to which server
+//!  lock      commands of callers that run under a name
 //! ```
 //!
 //! What is absent: windows on the time axis, as workers and shards have them.
 
 pub mod ceilings;
 pub mod ledger;
+pub mod lock;
 pub mod name;
 pub mod stripes;
 pub mod tenure;
@@ -25,16 +27,17 @@ mod simulation;
 
 pub use ceilings::{Ceilings, Raise, Stored, Want};
 pub use ledger::{Acquisition, Held, NamedLook, NamedRow, Occupant, Standing, Who};
-pub use name::LeaseName;
+pub use lock::LockMode;
+pub use name::{BadName, LeaseName};
 pub use stripes::{ClaimPlan, ClaimRefused, ReleasePlan, ReleaseRefused, StripeClaim, StripeWish};
 pub use tenure::{Attempt, Decision, Step, Tenure, TenureLoss};
 
 use super::timing::TimingSpec;
 
-/// Times of the lease that makes a server the authority of its segments, where nothing else is asked for. A standby that
-/// is promoted waits for the rest of the TTL; an outage of the store of TTL - margin - period is not noticed.
+/// Times of a named lease, where nothing else is asked for. Whoever comes after a holder that died waits for the rest of
+/// the TTL; an outage of the store of TTL - margin - period is not noticed.
 #[must_use]
-pub fn authority_timing(ttl_ms: Option<u64>) -> TimingSpec {
+pub fn lease_timing(ttl_ms: Option<u64>) -> TimingSpec {
     const TTL_MS: u64 = 30_000;
     const PERIOD_MS: u64 = 5_000;
     let spec = TimingSpec::of_ttl(ttl_ms.unwrap_or(TTL_MS));

@@ -27,6 +27,8 @@ impl core::error::Error for BadName {}
 impl LeaseName {
     /// Longest name, in bytes.
     pub const LEN_MAX: usize = 200;
+    /// Names of locks begin with it.
+    pub const LOCKS: &str = "lock/";
 
     /// What the authority over the segments of a stripe of a space is called.
     #[must_use]
@@ -34,6 +36,18 @@ impl LeaseName {
         let hex = format!("{space_id:032x}");
         let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
         Self(format!("authority/{}/{stripe}", parts.join("-")))
+    }
+
+    /// What the lock of a class of callers is called, or the one of several that has `name`.
+    ///
+    /// # Errors
+    /// [`BadName`].
+    pub fn lock(class: &str, name: Option<&str>) -> Result<Self, BadName> {
+        match name {
+            Some(name) => format!("{}{class}/{name}", Self::LOCKS),
+            None => format!("{}{class}", Self::LOCKS),
+        }
+        .parse()
     }
 
     /// As text.

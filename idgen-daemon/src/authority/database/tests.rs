@@ -246,7 +246,7 @@ fn keeper<S: NamedStore>(number: u128, server: &Server, store: S) -> DatabaseKee
         board: Board::default(),
         metrics: Metrics::new().expect("metrics").of_authority(),
     };
-    let shared = Shared::new(store);
+    let shared = Pinned::new(store);
     DatabaseKeeper::new(config, server.clone(), Arc::new(Mutex::new(shared)))
 }
 

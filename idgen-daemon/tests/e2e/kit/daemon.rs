@@ -55,6 +55,8 @@ pub struct DaemonOptions {
     pub shards: String,
     /// Lines of section `[authority]`; none: it is not leased.
     pub authority: String,
+    /// Sections `[locks.CLASS]`.
+    pub locks: String,
     /// Lines of section `[clock]`. `None`: a machine that runs tests need not be synchronised.
     pub clock: Option<String>,
     /// More lines of section `[store]`.
@@ -77,6 +79,7 @@ impl DaemonOptions {
             workers_more: String::new(),
             shards: String::new(),
             authority: String::new(),
+            locks: String::new(),
             clock: None,
             store_more: String::new(),
             log_level: "info",
@@ -116,6 +119,12 @@ impl DaemonOptions {
         DaemonOptions { authority, ..self }
     }
 
+    /// Sections `[locks.CLASS]`.
+    pub fn locks(self, sections: &str) -> Self {
+        let locks = sections.to_owned();
+        DaemonOptions { locks, ..self }
+    }
+
     /// Lines of section `[clock]`.
     pub fn clock(self, lines: &str) -> Self {
         let clock = Some(lines.to_owned());
@@ -152,7 +161,7 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[authority]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
+             [shards]\n{}[authority]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n{}",
             self.name,
             self.postgres_url,
             self.store_more,
@@ -161,7 +170,8 @@ impl DaemonOptions {
             self.workers_more,
             self.shards,
             self.authority,
-            self.log_level
+            self.log_level,
+            self.locks
         )
     }
 
