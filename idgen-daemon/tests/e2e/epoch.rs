@@ -88,12 +88,7 @@ fn advance_another(daemon: &Daemon) -> Answer {
 fn restored_under_load(token: Option<&str>, because: &str) {
     let mut etcd = Etcd::start();
     let servers = Server::several(2);
-    let options = |n: usize| {
-        let options = DaemonOptions::new(&servers[n])
-            .store(Store::etcd(&etcd))
-            .ttl_ms(TTL_MS);
-        options.name(&format!("server-{n}"))
-    };
+    let options = |n: usize| numbered(&servers, n, &etcd).ttl_ms(TTL_MS);
     let (first, second) = (options(0), options(1));
     let (first_daemon, second_daemon) = (first.start(), second.start());
     let loads: Vec<Load> = servers.iter().map(|server| Load::start(server, 2)).collect();
@@ -160,17 +155,20 @@ fn an_etcd_restored_under_a_new_token_is_sealed_and_one_command_opens_it() {
     restored_under_load(Some("another"), "belongs to store");
 }
 
+/// The daemon of one of several servers on one etcd; its leases are short.
+fn numbered(servers: &[Server], n: usize, etcd: &Etcd) -> DaemonOptions {
+    DaemonOptions::new(&servers[n])
+        .store(Store::etcd(etcd))
+        .ttl_ms(SHORT_TTL_MS)
+        .name(&format!("server-{n}"))
+}
+
 /// The operator's server has slept through an epoch, and the store has lost it. Who knows of it is heard first.
 #[test]
 fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
     let mut etcd = Etcd::start();
     let servers = Server::several(2);
-    let options = |n: usize| {
-        let options = DaemonOptions::new(&servers[n])
-            .store(Store::etcd(&etcd))
-            .ttl_ms(SHORT_TTL_MS);
-        options.name(&format!("server-{n}"))
-    };
+    let options = |n: usize| numbered(&servers, n, &etcd);
     let (knows, slept) = (options(0), options(1));
     let knowing = knows.start();
     let snapshot = etcd.save("before");
@@ -217,12 +215,7 @@ fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
 fn a_switch_that_is_lost_with_a_restore_is_there_again_in_the_next_epoch() {
     let mut etcd = Etcd::start();
     let servers = Server::several(2);
-    let options = |n: usize| {
-        let options = DaemonOptions::new(&servers[n])
-            .store(Store::etcd(&etcd))
-            .ttl_ms(SHORT_TTL_MS);
-        options.name(&format!("server-{n}"))
-    };
+    let options = |n: usize| numbered(&servers, n, &etcd);
     let (first_daemon, second_daemon) = (options(0).start(), options(1).start());
     let loads: Vec<Load> = servers.iter().map(|server| Load::start(server, 2)).collect();
     loads.iter().for_each(|load| load.wait_statements(20));
@@ -369,12 +362,7 @@ fn age_cell(etcd: &Etcd) {
 fn a_server_without_a_memory_waits_for_a_sign_of_somebody_who_has_one() {
     let etcd = Etcd::start();
     let servers = Server::several(3);
-    let options = |n: usize| {
-        let options = DaemonOptions::new(&servers[n])
-            .store(Store::etcd(&etcd))
-            .ttl_ms(SHORT_TTL_MS);
-        options.name(&format!("server-{n}"))
-    };
+    let options = |n: usize| numbered(&servers, n, &etcd);
     let living = options(0).start();
     age_cell(&etcd);
     let mut second = options(1).launch();

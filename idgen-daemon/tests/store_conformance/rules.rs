@@ -9,8 +9,8 @@ use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
     AdvancePlan, AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity,
-    InstanceId, Leased, Mark, Memory, NotFree, Occupied, SwitchPlan, SwitchRefused, Timing, TimingSpec,
-    Token, Told, Wanted, plan_advance, plan_switch,
+    InstanceId, Leased, Mark, Memory, NotFree, Occupied, Survey, SwitchPlan, SwitchRefused, Timing,
+    TimingSpec, Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
@@ -119,6 +119,19 @@ impl Lease {
     }
 }
 
+/// What an operator wants of a store that was restored.
+fn wish_for(sealed: &Survey) -> AdvanceWish {
+    AdvanceWish {
+        identity: sealed.here.clone(),
+        reason: "restored".to_owned(),
+        by: "somebody".to_owned(),
+        nonce: EpochNonce(77),
+        formats: None,
+        worker_window_ms: WINDOW_MS,
+        shard_window_ms: WINDOW_MS,
+    }
+}
+
 impl<'r, S: CellStore> Daemon<'r, S> {
     /// One that leases workers.
     pub fn new(place: &impl Place<Store = S>, runtime: &'r Runtime, instance: u128, ttl_ms: u64) -> Self {
@@ -139,6 +152,11 @@ impl<'r, S: CellStore> Daemon<'r, S> {
             runtime,
             instance,
         }
+    }
+
+    fn survey(&mut self) -> Survey {
+        let survey = self.runtime.block_on(self.store.survey()).expect("survey");
+        survey.expect("the store is in use")
     }
 
     pub fn plan(&mut self, count: usize, random: u64) -> GrantPlan {
@@ -554,30 +572,18 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
     runtime.block_on(one.store.seal(&seal)).expect("sealed");
     assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
 
-    let survey = |operator: &mut Daemon<P::Store>| {
-        let survey = runtime.block_on(operator.store.survey()).expect("survey");
-        survey.expect("the store is in use")
-    };
-    let sealed = survey(&mut operator);
+    let sealed = operator.survey();
     assert_eq!(sealed.sealed_because(&[]).as_deref(), Some("its revision fell"));
     let sealed_at = sealed.sealed_at.expect("it is written down when");
     seal.known.epoch = Epoch(6);
     runtime.block_on(one.store.seal(&seal)).expect("sealed again");
-    let sealed = survey(&mut operator);
+    let sealed = operator.survey();
     assert_eq!(
         sealed.sealed_at,
         Some(sealed_at),
         "since when everybody could say so"
     );
-    let wish = AdvanceWish {
-        identity: sealed.here.clone(),
-        reason: "restored".to_owned(),
-        by: "somebody".to_owned(),
-        nonce: EpochNonce(77),
-        formats: None,
-        worker_window_ms: WINDOW_MS,
-        shard_window_ms: WINDOW_MS,
-    };
+    let wish = wish_for(&sealed);
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
     assert_eq!(plan.to, Epoch(7), "above what anybody knew of");
     runtime.block_on(operator.store.advance(&plan)).expect("advanced");
@@ -586,7 +592,7 @@ pub fn an_epoch_is_advanced_once_and_opens_what_was_sealed<P: Place>(place: &P) 
         .expect_err("only once");
     assert_eq!(again.kind, StoreErrorKind::Conflict, "{again}");
 
-    let opened = survey(&mut operator);
+    let opened = operator.survey();
     assert_eq!((opened.sealed_because(&[]), opened.sealed_at), (None, None));
     let change = opened.history.last().expect("it is recorded");
     assert_eq!((change.epoch, change.by.as_str()), (Epoch(7), "somebody"));
@@ -611,20 +617,8 @@ pub fn workers_of_a_new_epoch_begin_above_its_floor<P: Place>(place: &P) {
     one.acquire(1);
     place.seal("restored");
     let mut operator = Daemon::new(place, &runtime, 9, 60_000);
-    let survey = |operator: &mut Daemon<P::Store>| {
-        let survey = runtime.block_on(operator.store.survey()).expect("survey");
-        survey.expect("the store is in use")
-    };
-    let sealed = survey(&mut operator);
-    let wish = AdvanceWish {
-        identity: sealed.here.clone(),
-        reason: "restored".to_owned(),
-        by: "somebody".to_owned(),
-        nonce: EpochNonce(77),
-        formats: None,
-        worker_window_ms: WINDOW_MS,
-        shard_window_ms: WINDOW_MS,
-    };
+    let sealed = operator.survey();
+    let wish = wish_for(&sealed);
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
     let floor = host_clock().saturating_add(FLOOR_LEAD_MS);
     let plan = AdvancePlan {
@@ -639,7 +633,7 @@ pub fn workers_of_a_new_epoch_begin_above_its_floor<P: Place>(place: &P) {
     for leased in one.grant(granted).expect("granted").leased() {
         assert_eq!(leased.window.floor, floor);
     }
-    let opened = survey(&mut operator);
+    let opened = operator.survey();
     assert_eq!(
         (opened.cell.min_floor, opened.shard_min_floor),
         (floor, plan.shard_min_floor)
@@ -662,20 +656,8 @@ pub fn a_switch_that_sealers_know_of_is_in_the_next_epoch<P: Place>(place: &P) {
         remembered: Vec::new(),
     };
     runtime.block_on(one.store.seal(&seal)).expect("sealed");
-    let survey = |daemon: &mut Daemon<P::Store>| {
-        let survey = runtime.block_on(daemon.store.survey()).expect("survey");
-        survey.expect("the store is in use")
-    };
-    let before = survey(&mut one);
-    let wish = AdvanceWish {
-        identity: before.here.clone(),
-        reason: "restored".to_owned(),
-        by: "somebody".to_owned(),
-        nonce: EpochNonce(77),
-        formats: None,
-        worker_window_ms: WINDOW_MS,
-        shard_window_ms: WINDOW_MS,
-    };
+    let before = one.survey();
+    let wish = wish_for(&before);
     let unknowing = plan_advance(&before, &[], wish.clone()).expect("plan");
     assert_eq!(unknowing.formats, "classic");
 
@@ -685,11 +667,11 @@ pub fn a_switch_that_sealers_know_of_is_in_the_next_epoch<P: Place>(place: &P) {
         .block_on(one.store.advance(&unknowing))
         .expect_err("more was told since");
     assert_eq!(late.kind, StoreErrorKind::Conflict, "{late}");
-    let told_by_one = survey(&mut one);
+    let told_by_one = one.survey();
     assert_eq!(told_by_one.known.formats, [switched.as_str()]);
     seal.known.formats.clear();
     runtime.block_on(one.store.seal(&seal)).expect("nothing new");
-    let sealed = survey(&mut one);
+    let sealed = one.survey();
     assert_eq!(
         (sealed.known.clone(), sealed.revision),
         (told_by_one.known, told_by_one.revision)
@@ -697,7 +679,7 @@ pub fn a_switch_that_sealers_know_of_is_in_the_next_epoch<P: Place>(place: &P) {
 
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
     runtime.block_on(one.store.advance(&plan)).expect("advanced");
-    let opened = survey(&mut one);
+    let opened = one.survey();
     assert_eq!(opened.cell.worker_format, switched);
     assert_eq!(opened.known.formats, Vec::<String>::new(), "the cell has it now");
     assert_eq!(opened.cell.min_floor, plan.worker_min_floor);
@@ -718,17 +700,8 @@ pub fn a_seal_that_comes_after_the_advance_leaves_the_new_epoch_open<P: Place>(p
     place.seal("restored");
     assert_eq!(one.read_kind(), Some(StoreErrorKind::Sealed));
     let mut operator = Daemon::new(place, &runtime, 9, 60_000);
-    let sealed = runtime.block_on(operator.store.survey()).expect("survey");
-    let sealed = sealed.expect("the store is in use");
-    let wish = AdvanceWish {
-        identity: sealed.here.clone(),
-        reason: "restored".to_owned(),
-        by: "somebody".to_owned(),
-        nonce: EpochNonce(77),
-        formats: None,
-        worker_window_ms: WINDOW_MS,
-        shard_window_ms: WINDOW_MS,
-    };
+    let sealed = operator.survey();
+    let wish = wish_for(&sealed);
     let plan = plan_advance(&sealed, &[], wish).expect("plan");
     runtime.block_on(operator.store.advance(&plan)).expect("advanced");
     runtime.block_on(one.store.seal(&seal)).expect("nothing to do");

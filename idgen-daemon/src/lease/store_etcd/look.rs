@@ -171,11 +171,7 @@ impl EtcdStore {
         let answer = self
             .request(Effect::None, kv.txn(Txn::new().and_then(gets)))
             .await?;
-        let (cluster_id, revision) = header_of(answer.header())?;
-        if let Err(error) = self.pins.judge_look(cluster_id, revision) {
-            self.link.rotate();
-            return Err(error);
-        }
+        let revision = self.judge_look(&answer)?;
         let answers: Vec<GetResponse> = answer
             .op_responses()
             .into_iter()

@@ -249,10 +249,15 @@ impl EtcdStore {
     fn judge_write(&mut self, answer: &TxnResponse) -> Result<()> {
         let (cluster_id, revision) = header_of(answer.header())?;
         let judged = self.pins.judge_write(cluster_id, revision);
-        if judged.is_err() {
-            self.link.rotate();
-        }
-        judged
+        judged.inspect_err(|_| self.link.rotate())
+    }
+
+    /// The revision of a look that may be believed; else another member is asked the next time.
+    fn judge_look(&mut self, answer: &TxnResponse) -> Result<i64> {
+        let (cluster_id, revision) = header_of(answer.header())?;
+        let judged = self.pins.judge_look(cluster_id, revision);
+        judged.inspect_err(|_| self.link.rotate())?;
+        Ok(revision)
     }
 
     fn cell_unchanged(&self) -> Compare {

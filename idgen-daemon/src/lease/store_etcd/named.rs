@@ -136,11 +136,7 @@ impl EtcdStore {
         let answer = self
             .request(Effect::None, kv.txn(Txn::new().and_then(all)))
             .await?;
-        let (cluster_id, revision) = header_of(answer.header())?;
-        if let Err(error) = self.pins.judge_look(cluster_id, revision) {
-            self.link.rotate();
-            return Err(error);
-        }
+        let revision = self.judge_look(&answer)?;
         let mut answers = answer
             .op_responses()
             .into_iter()
@@ -452,12 +448,8 @@ impl NamedStore for EtcdStore {
         let answer = self
             .request(Effect::None, kv.txn(Txn::new().and_then(gets)))
             .await?;
-        let (cluster_id, revision) = header_of(answer.header())?;
         // A ceiling from before the grant would be a floor that is too low.
-        if let Err(error) = self.pins.judge_write(cluster_id, revision) {
-            self.link.rotate();
-            return Err(error);
-        }
+        self.judge_write(&answer)?;
         let mut found = BTreeMap::new();
         for response in answer.op_responses() {
             let TxnOpResponse::Get(answer) = response else {
