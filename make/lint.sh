@@ -62,6 +62,11 @@ released_scripts() {
     for file in migrations/pg_idgen--*.sql; do
         grep -q "  $(basename "$file")$" migrations/SHA256SUMS || { note "$file is not in migrations/SHA256SUMS"; bad=1; }
     done
+    # Nor with its checksum.
+    if { git log --format= -p -- migrations/SHA256SUMS; git diff HEAD -- migrations/SHA256SUMS; } | grep '^-[0-9a-f]'; then
+        note "a line of migrations/SHA256SUMS was changed or removed"
+        bad=1
+    fi
     return "$bad"
 }
 
