@@ -8,6 +8,7 @@ IDGEND=$CARGO_TARGET_DIR/debug/idgend
 IDGENCTL=$CARGO_TARGET_DIR/debug/idgenctl
 SQL=$ROOT/regress/pg_upgrade
 SCRATCH='' SIDE='' IDGEND_PID='' ETCD_PID=''
+PRELOAD="shared_preload_libraries = 'pg_idgen'"
 
 cleanup() {
     local status=$? side
@@ -61,9 +62,11 @@ make_cluster() {
     shift
     mkdir "$SCRATCH/$side"
     if is_root; then chown postgres: "$SCRATCH/$side"; fi
-    on "$side" cluster_init "$SCRATCH/$side" "shared_preload_libraries = 'pg_idgen'" "$@"
+    on "$side" cluster_init "$SCRATCH/$side" "$@"
     [ "$side" = old ] || on new without_checksums
 }
+
+settings() { printf '%s\n' "${@:2}" >>"$SCRATCH/$1/data/postgresql.conf"; }
 
 # Since PostgreSQL 18 initdb switches them on.
 without_checksums() {
@@ -125,7 +128,7 @@ local_authority() {
     SCRATCH=$(scratch_dir upgrade)
     anchors="idgen.anchor_directory = '$SCRATCH/anchors'"
     as_server_user mkdir "$SCRATCH/anchors"
-    make_cluster old "$anchors"
+    make_cluster old "$PRELOAD" "$anchors"
     start old
     psql_on old -f "$SQL/before.sql" >/dev/null
     daemon_on old
@@ -134,7 +137,7 @@ local_authority() {
     stop_daemon
     remember_old
     stop old
-    make_cluster new "$anchors"
+    make_cluster new "$PRELOAD" "$anchors"
     upgrade
     start new
     expect "version, updated with nothing to do" "$(project_version)" \
@@ -188,7 +191,7 @@ leased = true
 ttl_ms = 5000
 [clock]
 check = \"off\""
-    make_cluster old "idgen.authority = leased"
+    make_cluster old "$PRELOAD" "idgen.authority = leased"
     start old
     psql_on old -c 'CREATE EXTENSION pg_idgen' -c 'CREATE ROLE idgend LOGIN' -c "SELECT idgen.grant_daemon('idgend')" \
         -c "SELECT idgen_create_segment('t')" >/dev/null
@@ -198,8 +201,10 @@ check = \"off\""
     last=$(psql_on old -c "SELECT max(idgen_segment('t')) FROM generate_series(1, 5000)")
     stop_daemon
     stop old
-    make_cluster new "idgen.authority = leased"
+    # pg_upgrade loads the library; it need not be preloaded for that.
+    make_cluster new
     upgrade --link
+    settings new "$PRELOAD" "idgen.authority = leased"
     start new
     expect "authority, without a daemon" "no lease" "$(psql_on new -c 'SELECT authority_state FROM idgen.health')"
     daemon_on new "$toml"
