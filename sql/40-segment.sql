@@ -91,7 +91,7 @@ COMMENT ON COLUMN idgen.segment.limit_id IS 'Highest id that may be granted (inc
 COMMENT ON COLUMN idgen.segment.step IS 'Least ids per grant, 1 to 1,000,000.';
 COMMENT ON COLUMN idgen.segment.max_step IS 'Most ids per grant, step to 1,000,000: what one crash may burn twice.';
 COMMENT ON COLUMN idgen.segment.step_hint IS 'Step of the last grant (which gave fewer ids only at the limit); it adapts so that a range lasts about 15 minutes.';
-COMMENT ON COLUMN idgen.segment.fetch_limit IS 'Grants per minute; NULL: no limit. Not enforced by this release.';
+COMMENT ON COLUMN idgen.segment.fetch_limit IS 'Grants per minute; NULL: no limit.';
 COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe where several masters share the space; NULL: one master. Not used by this release.';
 COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters; 1 in this release.';
 COMMENT ON COLUMN idgen.segment.tag_seq IS 'Number of the last audit event of this tag, without gaps.';
@@ -208,11 +208,11 @@ COMMENT ON TRIGGER segment_grant_changed ON idgen.segment_grant IS 'See idgen.se
 
 CREATE FUNCTION idgen_create_segment(
     tag text, start_id bigint DEFAULT 1, step integer DEFAULT 1000, max_step integer DEFAULT 10000,
-    limit_id bigint DEFAULT 9223372036854775807)
+    limit_id bigint DEFAULT 9223372036854775807, fetch_limit integer DEFAULT NULL)
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_create_segment';
-COMMENT ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint) IS
+COMMENT ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint, integer) IS
 'Make a segment tag; it belongs to the caller. tag: 1 to 200 bytes. start_id: first id, at least 1. step, max_step: least and most ids per database write, 1 to 1,000,000, step <= max_step. limit_id: last id, at least start_id. Can be used at once in the same transaction. Errors: IG016 the tag exists, 22023 an argument out of range, 22004 NULL, IG012 in recovery; in a database that has no day tables for its events yet also IG011 not preloaded, IG007 no refill worker made them, IG017 too many tags.';
 
 -- Unsafe, as nextval() is: looking a tag up is a statement of its own, which no parallel query allows, its leader neither.
@@ -221,14 +221,15 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,
     OUT refills bigint, OUT refill_failures bigint, OUT refill_ms double precision,
     OUT refill_ms_max double precision, OUT refill_ms_mean double precision,
     OUT granted_ms_ago bigint, OUT wanted boolean, OUT blocker text, OUT blocker_pid integer, OUT blocker_xid bigint,
-    OUT ids bigint, OUT ids_per_s double precision, OUT seconds_left double precision, OUT burned text)
+    OUT ids bigint, OUT ids_per_s double precision, OUT seconds_left double precision, OUT burned text,
+    OUT fetches_per_minute integer, OUT warning text)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idgen_segment_buffers';

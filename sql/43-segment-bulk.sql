@@ -25,7 +25,7 @@ RETURNS int8multirange
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment_range';
 COMMENT ON FUNCTION idgen_segment_range(text, bigint) IS
-'n ids of a segment tag by one database write, as ranges (one, today): all of them, or an error and none. n: 1 to 100,000,000. The step of the tag is left alone. They are the caller''s whatever becomes of its transaction. They are above all that was granted before, so not in order with ids of idgen_segment() that were granted already and not drawn. The id 9223372036854775807 is never among them. Errors: IG005 unknown tag, IG006 fewer than n are left, IG007 not granted within idgen.segment_wait_ms, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22023 n out of range, 22004 NULL.';
+'n ids of a segment tag by one database write, as ranges (one, today): all of them, or an error and none. n: 1 to 100,000,000. The step of the tag is left alone. They are the caller''s whatever becomes of its transaction. They are above all that was granted before, so not in order with ids of idgen_segment() that were granted already and not drawn. The id 9223372036854775807 is never among them. Errors: IG005 unknown tag, IG006 fewer than n are left, IG007 not granted within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22023 n out of range, 22004 NULL.';
 
 CREATE FUNCTION idgen_segment_range(tag text, n bigint, request_key text)
 RETURNS int8multirange

@@ -82,7 +82,7 @@ SELECT s.tag, coalesce(r.rolname, s.owner) AS owner, s.start_id, s.max_id, s.lim
        b.step AS step_in_use, b.remaining, b.ids_per_s, b.seconds_left, b.refills, b.refill_failures,
        b.refill_ms, b.refill_ms_max, b.refill_ms_mean, b.granted_ms_ago, b.wanted, b.blocker, b.blocker_pid,
        (SELECT x.gid FROM pg_catalog.pg_prepared_xacts x WHERE x.transaction::text::bigint = b.blocker_xid) AS blocker_gid,
-       b.burned::jsonb AS burned, s.created_at, s.granted_at, s.segment_id,
+       b.burned::jsonb AS burned, s.fetch_limit, b.fetches_per_minute, b.warning, s.created_at, s.granted_at, s.segment_id,
        s.limit_id - s.max_id + coalesce(b.remaining, 0) AS ids_left
   FROM idgen.segment s CROSS JOIN idgen.space p
   LEFT JOIN pg_catalog.pg_roles r
@@ -110,10 +110,13 @@ COMMENT ON COLUMN idgen.segments.refill_ms_max IS 'The longest refill since the 
 COMMENT ON COLUMN idgen.segments.refill_ms_mean IS 'The mean of all refills since the server started, in ms.';
 COMMENT ON COLUMN idgen.segments.granted_ms_ago IS 'Age of the last range, ms.';
 COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has not begun.';
-COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, exhausted, dropped, or error (see the server log); NULL: nothing.';
+COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, exhausted, dropped, or error (see the server log); NULL: nothing.';
 COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that holds the lock, where it is a lock; NULL: none, or not found.';
 COMMENT ON COLUMN idgen.segments.blocker_gid IS 'Name of the prepared transaction that holds the lock (pg_prepared_xacts); NULL: none, or it has ended.';
 COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart: in memory when it stopped (at most so many); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
+COMMENT ON COLUMN idgen.segments.fetch_limit IS 'Most grants per minute; NULL: no limit.';
+COMMENT ON COLUMN idgen.segments.fetches_per_minute IS 'Grants of the last minute (60 to 65 seconds), bulk requests with them.';
+COMMENT ON COLUMN idgen.segments.warning IS 'What somebody should look into: more than 1,000 or 5,000 grants a minute; NULL: nothing.';
 COMMENT ON COLUMN idgen.segments.created_at IS 'When the tag was made.';
 COMMENT ON COLUMN idgen.segments.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';

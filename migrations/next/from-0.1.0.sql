@@ -9,6 +9,7 @@ DROP FUNCTION
     idgen.slot_states(),
     idgen.segment_buffers(),
     idgen.server_state(),
+    idgen_create_segment(text, bigint, integer, integer, bigint),
     idgen_cursor_floor(bigint, interval);
 
 ALTER TABLE idgen.cell

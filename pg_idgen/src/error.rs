@@ -31,6 +31,12 @@ pub enum Error {
         waited_ms: u64,
         cause: String,
     },
+    /// IG008
+    RateLimited {
+        tag: String,
+        limit: u32,
+        retry_in_ms: u64,
+    },
     /// IG030
     NoAuthority {
         tag: String,
@@ -148,11 +154,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 38] = [
-    "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG009", "IG010", "IG011", "IG012",
-    "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022", "IG023",
-    "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG101", "IG102", "IG103",
-    "IG104", "IG105", "IG106", "IG107", "IG108",
+pub const REFUSALS: [&str; 39] = [
+    "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG008", "IG009", "IG010", "IG011",
+    "IG012", "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022",
+    "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG101", "IG102",
+    "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -225,6 +231,7 @@ impl Error {
             | Self::TagExhausted { .. }
             | Self::TooFewLeft { .. }
             | Self::RefillTimedOut { .. }
+            | Self::RateLimited { .. }
             | Self::NoAuthority { .. }
             | Self::NoRightOnTag { .. }
             | Self::NotOwnerOfTag { .. }

@@ -41,7 +41,7 @@ static TRACK_IDS: GucSetting<bool> = GucSetting::<bool>::new(true);
 /// `max_worker_processes = 8`.
 static MAX_REFILL_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 
-/// Tags that can be served at a time over all databases; 512 bytes of shared memory each.
+/// Tags that can be served at a time over all databases; 640 bytes of shared memory each.
 static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 
 /// The key file of sealed ids. Empty by default: there is no key that everybody could have.
@@ -251,7 +251,7 @@ fn define_segments() {
     GucRegistry::define_int_guc(
         c"idgen.max_segments",
         c"How many tags can be served from shared memory, over all databases.",
-        c"Takes 512 bytes of shared memory each. Every database that uses segments takes one place more.",
+        c"Takes 640 bytes of shared memory each. Every database that uses segments takes one place more.",
         &MAX_SEGMENTS,
         16,
         1_000_000,

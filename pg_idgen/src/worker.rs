@@ -183,6 +183,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
         issuer: Issuer::RefillWorker,
         above: slot.high_water.load(Ordering::Acquire),
         permit,
+        fetches: Some((slot.tally.fetches(), began)),
     };
     let began_us = clock::boot_us();
     match grant_settled(settled, |client| grant(client, &wish, lasted_ms)) {
@@ -199,6 +200,7 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
                 return;
             }
             count_lost(slot, granted.lost);
+            count_fetch(slot, &granted.tag, began);
             publish(shared, slot, &wish, &granted, incarnation, began_us);
             slot.granted_boot_ms.store(began.0, Ordering::Relaxed);
         }
@@ -212,6 +214,16 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
 fn count_lost(slot: &SegmentSlot, lost: Lost) {
     slot.tally.burned(BurnCause::Restart, lost.left_open);
     slot.tally.burned(BurnCause::Safety, lost.passed_over);
+}
+
+/// A range was granted; so many that somebody should know of it are told once, until they have become far fewer.
+fn count_fetch(slot: &SegmentSlot, tag: &str, now: BootMs) {
+    if let Some(per_minute) = slot.tally.fetched(now) {
+        pgrx::warning!(
+            "pg_idgen: {per_minute} ranges of segment tag \"{}\" were fetched from the database within a minute: raise its max_step",
+            crate::error::clip(tag)
+        );
+    }
 }
 
 /// `began_us`: when the refill began.
@@ -283,6 +295,11 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
         Refused::TableLocked(holder) => slot.note_failure(Failure::TableLocked, *holder),
         Refused::Gone => note_failure(slot, Failure::Gone),
         Refused::NoCeiling => note_failure(slot, Failure::NoCeiling),
+        Refused::RateLimited { limit, until } => {
+            slot.fetch_limit.store(*limit, Ordering::Relaxed);
+            slot.limited_until_boot_ms.store(until.0, Ordering::Release);
+            note_failure(slot, Failure::RateLimited);
+        }
         Refused::Copy => note_failure(slot, Failure::Copy),
         Refused::BurnTooLarge { limit_id } => {
             slot.limit_id.store(*limit_id, Ordering::Release);

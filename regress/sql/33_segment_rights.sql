@@ -22,11 +22,11 @@ SELECT nth, pg_temp.refusal('SELECT ' || call) AS stranger FROM call ORDER BY nt
 SELECT count(*) AS visible FROM idgen.segments;
 RESET ROLE;
 -- Making tags is for everybody until that is taken away.
-REVOKE EXECUTE ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint, integer) FROM PUBLIC;
 SET ROLE idgen_x;
 SELECT pg_temp.refusal($$SELECT idgen_create_segment('x')$$);
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION idgen_create_segment(text, bigint, integer, integer, bigint, integer) TO PUBLIC;
 
 -- Who was lent the tag draws, and changes nothing.
 SET ROLE idgen_o;

@@ -350,3 +350,102 @@ fn a_database_that_slept_for_ten_days_wakes_up_and_grants_in_utc() {
         sql::run(&mut client, "SELECT idgen_alter_segment('other', step => 1)");
     }
 }
+
+/// A limit holds up its own tag, says for how long, and loses nothing.
+#[test]
+fn a_tag_above_its_fetch_limit_is_refused_until_the_limit_allows_or_is_changed() {
+    let server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('slow', step => 1, max_step => 1, fetch_limit => 5);
+         SELECT idgen_create_segment('bulk', fetch_limit => 3); SELECT idgen_create_segment('free', step => 1, max_step => 1)",
+    );
+    let drained = "SELECT idgen_segment('slow') FROM generate_series(1, 20)";
+    let began = Instant::now();
+    let refused = sql::refusal(&mut client, drained, "IG008");
+    assert!(
+        refused.message().contains("\"slow\" is rate limited"),
+        "{refused:?}"
+    );
+    let detail = refused.detail().unwrap_or_default();
+    assert!(
+        detail.contains("5 ranges a minute") && detail.contains(" s."),
+        "{detail}"
+    );
+    assert!(refused.hint().is_some_and(|hint| hint.contains("max_step")));
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "refused at once: it will not be over in time"
+    );
+    assert_eq!(seen::<String>(&mut client, "slow", "blocker"), "fetch limit");
+    assert_eq!(seen::<i32>(&mut client, "slow", "fetches_per_minute"), 5);
+    let granted = "SELECT count(*) FROM idgen.audit_event WHERE tag = 'slow' AND kind = 'segment.grant'";
+    assert_eq!(sql::value::<i64>(&mut client, granted), 5, "not one more");
+    sql::refusal(&mut client, "SELECT idgen_segment_range('slow', 2)", "IG008");
+    assert_eq!(
+        draw(&mut client, "free", 30).len(),
+        30,
+        "others are not concerned"
+    );
+    let raised: i64 = sql::value(
+        &mut client,
+        "SELECT value FROM idgen.stats WHERE object = 'IG008'",
+    );
+    assert!(raised >= 2, "{raised}");
+
+    // What the refused statement had drawn is gone with it, nothing else.
+    sql::run(
+        &mut client,
+        "SELECT idgen_alter_segment('slow', fetch_limit => 7)",
+    );
+    assert_eq!(draw(&mut client, "slow", 2), [6, 7], "what a higher limit leaves");
+    sql::refusal(&mut client, "SELECT idgen_segment('slow')", "IG008");
+    sql::run(
+        &mut client,
+        "SELECT idgen_alter_segment('slow', fetch_limit => 0)",
+    );
+    assert_eq!(draw(&mut client, "slow", 20), (8..=27).collect::<Vec<i64>>());
+
+    // A bulk request is one fetch, however many ids it is for; one that is repeated by its key is none.
+    for _ in 0..3 {
+        sql::run(&mut client, "SELECT idgen_segment_range('bulk', 1000, 'key')");
+    }
+    assert_eq!(seen::<i32>(&mut client, "bulk", "fetches_per_minute"), 1);
+    sql::run(
+        &mut client,
+        "SELECT idgen_segment_range('bulk', 1000); SELECT idgen_segment_range('bulk', 1000)",
+    );
+    sql::refusal(&mut client, "SELECT idgen_segment('bulk')", "IG008");
+    sql::run(&mut client, "SELECT idgen_segment_range('bulk', 1000, 'key')");
+}
+
+/// Ranges far too small for the load: a warning once, in the log and in the view.
+#[test]
+fn a_thousand_fetches_a_minute_are_warned_of_once() {
+    let server = Server::with(ServerOptions {
+        settings: vec!["fsync = off".to_owned(), "idgen.segment_wait_ms = 20s".to_owned()],
+        ..Default::default()
+    });
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment(t, step => 1, max_step => 1) FROM unnest(ARRAY['busy', 'calm']) t",
+    );
+    draw(&mut client, "calm", 500);
+    assert_eq!(seen::<Option<String>>(&mut client, "calm", "warning"), None);
+    draw(&mut client, "busy", 1_200);
+    let warning: String = seen(&mut client, "busy", "warning");
+    assert!(warning.starts_with("more than 1000 ranges a minute"), "{warning}");
+    assert!(seen::<i32>(&mut client, "busy", "fetches_per_minute") >= 1_000);
+    let log = server.log();
+    let warnings: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("WARNING") && line.contains("were fetched from the database"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("1000 ranges of segment tag \"busy\""),
+        "{warnings:?}"
+    );
+}

@@ -33,6 +33,19 @@ impl Error {
                 cause,
                 "The call can be repeated; idgen.segment_wait_ms says how long it waits.",
             ),
+            Self::RateLimited {
+                tag,
+                limit,
+                retry_in_ms,
+            } => report(
+                "IG008",
+                format!("segment tag \"{tag}\" is rate limited"),
+                format!(
+                    "Its fetch_limit is {limit} ranges a minute; the next one is allowed in {} s.",
+                    retry_in_ms.div_ceil(1_000)
+                ),
+                "Call it again then. Larger ranges need fewer fetches: idgen_alter_segment('tag', max_step => ...). fetch_limit => 0 takes the limit away.",
+            ),
             Self::NoAuthority {
                 tag,
                 waited_ms,

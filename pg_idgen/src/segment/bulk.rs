@@ -183,6 +183,17 @@ fn ask_until_granted(
                 });
             }
             Ok(BulkAnswer::KeyTaken { n }) => return Err(Error::RequestKeyTaken { n }),
+            Ok(BulkAnswer::RateLimited { limit, until }) => {
+                let retry_in_ms = until.since(clock::boot());
+                if retry_in_ms > left_ms(began) {
+                    return Err(Error::RateLimited {
+                        tag: tag(),
+                        limit,
+                        retry_in_ms,
+                    });
+                }
+                HeldUp::by(Failure::RateLimited)
+            }
             Ok(BulkAnswer::Copy) => return Err(Error::CopyOfDatabase),
             Ok(BulkAnswer::BurnTooLarge { limit_id }) => {
                 return Err(Error::BurnTooLarge { tag: tag(), limit_id });

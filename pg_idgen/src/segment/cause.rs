@@ -22,7 +22,12 @@ pub fn cause(failure: Failure, holder: Holder) -> String {
             "No lease of this database's space is open: the daemon has none, or its deadline has passed.".into()
         }
         Failure::NoCeiling => "The daemon has not raised the ceiling of the tag in the lease store.".into(),
-        Failure::None | Failure::Gone | Failure::Exhausted | Failure::Copy | Failure::BurnTooLarge => {
+        Failure::None
+        | Failure::Gone
+        | Failure::Exhausted
+        | Failure::Copy
+        | Failure::BurnTooLarge
+        | Failure::RateLimited => {
             "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()
         }
     }

@@ -24,6 +24,8 @@ pub enum Failure {
     BurnTooLarge,
     /// A table of schema idgen is locked.
     TableLocked,
+    /// The fetch limit of the tag is reached.
+    RateLimited,
 }
 
 /// Who holds the lock that a refill has met.
@@ -36,7 +38,7 @@ pub struct Holder {
 }
 
 impl Failure {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
@@ -48,6 +50,7 @@ impl Failure {
         Self::Copy,
         Self::BurnTooLarge,
         Self::TableLocked,
+        Self::RateLimited,
     ];
 
     /// As a word in shared memory.
@@ -67,6 +70,7 @@ impl Failure {
             Self::RowLocked if holder.prepared_xid != 0 => Some("prepared transaction"),
             Self::RowLocked => Some("row lock"),
             Self::TableLocked => Some("table lock"),
+            Self::RateLimited => Some("fetch limit"),
             Self::Gone => Some("dropped"),
             Self::Exhausted => Some("exhausted"),
             Self::Error => Some("error"),

@@ -5,7 +5,9 @@ use super::failure::Holder;
 use super::{holder, left_open, requests, standing};
 use crate::authority::Permit;
 use crate::clock;
+use idgen_core::clock::BootMs;
 use idgen_core::segment::burn::Rate;
+use idgen_core::segment::fetches::Fetches;
 use idgen_core::segment::{self, Exhausted, Range};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
@@ -32,6 +34,8 @@ pub struct Wish {
     pub above: i64,
     /// What the authority of this server allows.
     pub permit: Permit,
+    /// The ranges that were fetched of late, and now; `None`: no limit of the tag counts.
+    pub fetches: Option<(Fetches, BootMs)>,
 }
 
 /// Many ids at once, for one caller.
@@ -45,6 +49,7 @@ pub struct Bulk<'a> {
 
 /// A range that is the caller's once its transaction has committed.
 pub struct Granted {
+    pub tag: String,
     pub range: Range,
     pub step: u32,
     pub lost: Lost,
@@ -61,6 +66,7 @@ pub struct Lost {
 
 /// The same of many ids at once.
 pub struct BulkGranted {
+    pub tag: String,
     pub range: Range,
     /// `false`: the request is a repeated one, granted before.
     pub is_new: bool,
@@ -86,6 +92,11 @@ pub enum Refused {
     Unsettled,
     /// The same history in another place.
     Copy,
+    /// The fetch limit of the tag is reached.
+    RateLimited {
+        limit: u32,
+        until: BootMs,
+    },
     /// The safety burn would pass the limit.
     BurnTooLarge {
         limit_id: i64,
@@ -113,6 +124,7 @@ impl fmt::Display for Refused {
             Self::Unsettled => f.write_str("the database has another history"),
             Self::Copy => f.write_str("the database may be a copy"),
             Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
+            Self::RateLimited { limit, .. } => write!(f, "the fetch limit of {limit} a minute is reached"),
             Self::Home(reason) => f.write_str(reason),
             Self::Query(error) => write!(f, "{error}"),
         }
@@ -120,7 +132,7 @@ impl fmt::Display for Refused {
 }
 
 const LOCK_ROW: &str = "
-    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint, coalesce($3, p.source_id)
+    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint, coalesce($3, p.source_id), s.fetch_limit
       FROM idgen.segment s LEFT JOIN idgen.space p ON p.space_id = $2
      WHERE s.segment_id = $1 AND s.dropped_at IS NULL AND coalesce($3, p.source_id) IS NOT NULL
        FOR NO KEY UPDATE OF s SKIP LOCKED";
@@ -177,6 +189,7 @@ pub fn burn(
 /// [`Refused`]; the transaction must not commit then.
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
     let row = lock_row(client, wish)?;
+    row.check_fetch_limit(wish)?;
     let left_open = left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
@@ -191,6 +204,7 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) ->
     record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
     let passed_over = standing.passed_over;
     Ok(Granted {
+        tag: row.tag,
         range,
         step,
         lost: Lost {
@@ -214,11 +228,13 @@ pub fn grant_exactly(
     let row = lock_row(client, wish)?;
     if let Some(range) = requests::answered(client, &row.tag, bulk)? {
         return Ok(BulkGranted {
+            tag: row.tag,
             range,
             is_new: false,
             lost: Lost::default(),
         });
     }
+    row.check_fetch_limit(wish)?;
     let left_open = left_open::record(client, wish, &row.tag)?;
     // A multirange names the value after its last one, which has to be one.
     let limit_id = row.limit_id.min(i64::MAX - 1);
@@ -232,6 +248,7 @@ pub fn grant_exactly(
     record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
     let passed_over = standing.passed_over;
     Ok(BulkGranted {
+        tag: row.tag,
         range,
         is_new: true,
         lost: Lost {
@@ -340,6 +357,7 @@ struct Row {
     max_step: u32,
     step_hint: Option<u32>,
     source_id: [u8; 16],
+    fetch_limit: Option<u32>,
 }
 
 impl Row {
@@ -354,7 +372,21 @@ impl Row {
             max_step: unsigned(row.get::<i32>(5)?).ok_or(Refused::Gone)?,
             step_hint: unsigned(row.get::<i32>(6)?),
             source_id: *row.get::<pgrx::Uuid>(7)?.ok_or(Refused::Gone)?.as_bytes(),
+            fetch_limit: unsigned(row.get::<i32>(8)?),
         })
+    }
+
+    fn check_fetch_limit(&self, wish: &Wish) -> Result<(), Refused> {
+        let (Some(limit), Some((fetches, now))) = (self.fetch_limit, &wish.fetches) else {
+            return Ok(());
+        };
+        match fetches.wait_ms(limit, *now) {
+            None => Ok(()),
+            Some(wait_ms) => Err(Refused::RateLimited {
+                limit,
+                until: BootMs(now.0.saturating_add(wait_ms)),
+            }),
+        }
     }
 
     fn next_step(&self, lasted_ms: Option<u64>) -> u32 {

@@ -191,6 +191,19 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
             Some(Settled::Refused(Error::TagExhausted { tag: tag(), limit_id }))
         }
+        Failure::RateLimited => {
+            let until = BootMs(slot.limited_until_boot_ms.load(Ordering::Acquire));
+            let retry_in_ms = until.since(clock::boot());
+            // It is worth waiting if it is over in time.
+            let in_time = waited_ms.saturating_add(retry_in_ms) < guc::segment_wait_ms();
+            (!in_time).then(|| {
+                Settled::Refused(Error::RateLimited {
+                    tag: tag(),
+                    limit: slot.fetch_limit.load(Ordering::Relaxed),
+                    retry_in_ms,
+                })
+            })
+        }
         Failure::Copy => Some(Settled::Refused(Error::CopyOfDatabase)),
         Failure::BurnTooLarge => {
             let limit_id = slot.limit_id.load(Ordering::Acquire);

@@ -141,6 +141,7 @@ fn granted<R>(
         issuer: Issuer::OwnTransaction,
         above: own.high_water,
         permit: Permit::Local,
+        fetches: None,
     };
     commit_durably();
     let _as_owner = AsOwner::begin(found.tables.owner);

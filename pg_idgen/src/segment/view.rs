@@ -9,6 +9,8 @@ use crate::clock;
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::shmem::{SegmentSlot, shared};
+use idgen_core::clock::BootMs;
+use idgen_core::segment::fetches::ALERTS;
 use pgrx::IntoDatum;
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -48,7 +50,7 @@ fn visible(tables: Tables, user: pg_sys::Oid) -> Result<HashSet<[u8; 16]>, Error
     Ok(ids.into_iter().flatten().map(|id| *id.as_bytes()).collect())
 }
 
-fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 18] {
+fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 20] {
     let granted_ms = slot.granted_boot_ms.load(Relaxed);
     let remaining = slot.buffer.remaining();
     let tally = slot.tally.view();
@@ -84,7 +86,17 @@ fn row(slot: &SegmentSlot, now_ms: u64) -> [Option<pg_sys::Datum>; 18] {
             .seconds_left(remaining)
             .and_then(|s| rounded(s).into_datum()),
         text_datum(&slot.tally.burned_json()),
+        integer_datum(i32::try_from(tally.fetches.per_minute(BootMs(now_ms))).unwrap_or(i32::MAX)),
+        warning(tally.alerts).as_deref().and_then(text_datum),
     ]
+}
+
+/// What somebody should look into.
+fn warning(alerts: usize) -> Option<String> {
+    let alert = ALERTS.get(alerts.checked_sub(1)?)?;
+    Some(format!(
+        "more than {alert} ranges a minute are fetched from the database: raise max_step"
+    ))
 }
 
 /// To three decimals: more would be noise.

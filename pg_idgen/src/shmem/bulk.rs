@@ -6,6 +6,7 @@
 
 use super::{SegmentKey, Waiters, shared};
 use crate::segment::failure::{Failure, Holder};
+use idgen_core::clock::BootMs;
 use idgen_core::segment::{Exchange, Range, Ticket};
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,6 +64,11 @@ pub enum BulkAnswer {
     },
     KeyTaken {
         n: u64,
+    },
+    /// The fetch limit of the tag, and when it allows the next range.
+    RateLimited {
+        limit: u32,
+        until: BootMs,
     },
     /// The row of the tag, or a table.
     Locked {

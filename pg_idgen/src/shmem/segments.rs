@@ -49,6 +49,9 @@ pub struct SegmentSlot {
     held_up: AtomicU32,
     /// Limit of the tag when it was found exhausted.
     pub limit_id: AtomicI64,
+    /// When the fetch limit of the tag allows the next range, and what it is.
+    pub limited_until_boot_ms: AtomicU64,
+    pub fetch_limit: AtomicU32,
     /// Who held the lock that the last refill has met: [`Holder`].
     holder_pid: AtomicU32,
     holder_xid: AtomicU32,
@@ -56,7 +59,7 @@ pub struct SegmentSlot {
 }
 
 // What the documentation of idgen.max_segments says.
-const _: () = assert!(size_of::<SegmentSlot>() == 512);
+const _: () = assert!(size_of::<SegmentSlot>() == 640);
 
 impl Shared {
     /// Orders claims of a place for a tag, and publishes of ranges. Arithmetic only while it is held.
@@ -201,6 +204,8 @@ impl SegmentSlot {
             failure: AtomicU32::new(0),
             held_up: AtomicU32::new(0),
             limit_id: AtomicI64::new(0),
+            limited_until_boot_ms: AtomicU64::new(0),
+            fetch_limit: AtomicU32::new(0),
             holder_pid: AtomicU32::new(0),
             holder_xid: AtomicU32::new(0),
             waiters: Waiters::default(),

@@ -2,8 +2,9 @@
 //! how fast it is drawn from. Nothing here decides about a grant.
 
 use idgen_core::clock::BootMs;
+use idgen_core::segment::fetches::{BUCKETS, Fetches, alerts_up};
 use idgen_core::segment::pace::{pace, seconds_left};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Why ids go to nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,15 @@ pub struct Tally {
     /// When the pace was measured last, and how many ids had been drawn by then; 0: not yet.
     paced_boot_ms: AtomicU64,
     paced_ids: AtomicU64,
+    fetches: FetchWords,
+}
+
+/// [`Fetches`] in shared memory. Written by the one worker of the database; others may see it half changed.
+#[derive(Default)]
+struct FetchWords {
+    bucket: AtomicU64,
+    counts: [AtomicU32; BUCKETS],
+    alerts_up: AtomicU32,
 }
 
 /// A [`Tally`] as it stands.
@@ -57,6 +67,9 @@ pub struct TallyView {
     /// Last, highest, mean; `None`: no refill yet.
     pub refill_us: Option<[u64; 3]>,
     pub ids_per_s: f64,
+    pub fetches: Fetches,
+    /// How many alerts are up.
+    pub alerts: usize,
 }
 
 impl TallyView {
@@ -74,6 +87,33 @@ impl Tally {
         self.refill_us_sum.fetch_add(took_us, Relaxed);
     }
 
+    pub fn fetches(&self) -> Fetches {
+        Fetches {
+            bucket: self.fetches.bucket.load(Relaxed),
+            counts: std::array::from_fn(|index| self.fetches.counts[index].load(Relaxed)),
+        }
+    }
+
+    /// By the worker: a range was granted. How many have been in the last minute, if an alert has come up with it.
+    pub fn fetched(&self, now: BootMs) -> Option<u32> {
+        let mut fetches = self.fetches();
+        fetches.note(now);
+        self.fetches.bucket.store(fetches.bucket, Relaxed);
+        for (word, count) in self.fetches.counts.iter().zip(fetches.counts) {
+            word.store(count, Relaxed);
+        }
+        let per_minute = fetches.per_minute(now);
+        self.look_for_alerts(per_minute).then_some(per_minute)
+    }
+
+    /// `true`: one more is up.
+    fn look_for_alerts(&self, per_minute: u32) -> bool {
+        let before = self.fetches.alerts_up.load(Relaxed) as usize;
+        let up = alerts_up(before, per_minute);
+        self.fetches.alerts_up.store(up as u32, Relaxed);
+        up > before
+    }
+
     pub fn failed(&self) {
         self.refill_failures.fetch_add(1, Relaxed);
     }
@@ -84,6 +124,7 @@ impl Tally {
 
     /// By the launcher alone, now and then; `drawn_ever`: a count that only rises.
     pub fn measure_pace(&self, drawn_ever: u64, now: BootMs) {
+        self.look_for_alerts(self.fetches().per_minute(now));
         let before_ms = self.paced_boot_ms.swap(now.0, Relaxed);
         let before_ids = self.paced_ids.swap(drawn_ever, Relaxed);
         if before_ms == 0 {
@@ -110,6 +151,8 @@ impl Tally {
                 ]
             }),
             ids_per_s: f64::from_bits(self.pace.load(Relaxed)),
+            fetches: self.fetches(),
+            alerts: self.fetches.alerts_up.load(Relaxed) as usize,
         }
     }
 

@@ -59,6 +59,7 @@ fn grant(shared: &Shared, request: &BulkRequest, settled: &mut Settled) -> BulkA
         issuer: Issuer::RefillWorker,
         above: slot.high_water.load(Ordering::Acquire),
         permit,
+        fetches: Some((slot.tally.fetches(), clock::boot())),
     };
     let bulk = Bulk {
         n: request.n,
@@ -89,6 +90,7 @@ fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGra
         return BulkAnswer::Granted(range);
     }
     super::count_lost(slot, granted.lost);
+    super::count_fetch(slot, &granted.tag, clock::boot());
     if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, range.last()) {
         pgrx::log!("pg_idgen: a range is burned: {error:?}");
         slot.tally.burned(BurnCause::Refill, range.count);
@@ -125,6 +127,7 @@ fn answer_of(refused: Refused) -> BulkAnswer {
         Refused::Exhausted(exhausted) => BulkAnswer::Exhausted {
             limit_id: exhausted.limit_id,
         },
+        Refused::RateLimited { limit, until } => BulkAnswer::RateLimited { limit, until },
         Refused::KeyTaken { n } => BulkAnswer::KeyTaken { n },
         Refused::NoCeiling => BulkAnswer::NoCeiling,
         Refused::Copy => BulkAnswer::Copy,

@@ -63,6 +63,7 @@ pub fn adopt(sequence: pg_sys::Oid, tag: &str, user: pg_sys::Oid) -> Result<Vec<
         limit_id: adoption.limit_id,
         step,
         max_step,
+        fetch_limit: None,
     };
     // Whoever owned the sequence goes on to own what it has become.
     manage::create(&new, plan.sequence.owner)?;

@@ -1,6 +1,6 @@
 //! `idgen_alter_segment()`: step, limit, fetch limit and owner of a tag.
 
-use super::{Row, check_step, lock, note_change, tag_seq, tag_to_change, wrong};
+use super::{Row, check_fetch_limit, check_step, lock, note_change, tag_seq, tag_to_change, wrong};
 use crate::call::{Call, current_user, v1_function};
 use crate::error::{Error, clip};
 use crate::owner::AsOwner;
@@ -62,9 +62,7 @@ impl Changes<'_> {
             fetch_limit: call.integer(4),
             owner: call.text(5)?,
         };
-        if changes.fetch_limit.is_some_and(|limit| limit < 0) {
-            return Err(wrong("fetch_limit must not be negative", "0 means no limit."));
-        }
+        changes.fetch_limit.map(check_fetch_limit).transpose()?;
         let Self {
             step: None,
             max_step: None,

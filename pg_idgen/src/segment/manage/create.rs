@@ -1,6 +1,6 @@
 //! `idgen_create_segment()`: a new tag, or one that was dropped and goes on above what it had granted.
 
-use super::{check_step, new_tag_argument, null, tag_seq, wrong};
+use super::{check_fetch_limit, check_step, new_tag_argument, null, tag_seq, wrong};
 use crate::call::{Call, current_database, current_user, in_recovery, v1_function};
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables, commit_durably};
@@ -14,8 +14,8 @@ use pgrx::spi::SpiClient;
 v1_function!(idgen_create_segment, create_segment);
 
 const INSERT: &str = "
-    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, mark)
-    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7, a.mark FROM pg_roles r, idgen.authority a WHERE r.oid = $2
+    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, fetch_limit, mark)
+    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7, $8, a.mark FROM pg_roles r, idgen.authority a WHERE r.oid = $2
     ON CONFLICT (tag) DO NOTHING
     RETURNING tag_seq, segment_id";
 
@@ -28,7 +28,7 @@ const LOCK_TOMBSTONE: &str = "
 const REVIVE: &str = "
     UPDATE idgen.segment s
        SET owner = r.rolname, owner_oid = r.oid, role_space = $3, start_id = $4, max_id = greatest(s.max_id, $4 - 1),
-           limit_id = $5, step = $6, max_step = $7, step_hint = NULL, fetch_limit = NULL,
+           limit_id = $5, step = $6, max_step = $7, step_hint = NULL, fetch_limit = $8,
            segment_id = gen_random_uuid(), tag_seq = s.tag_seq + 1, version = s.version + 1,
            created_at = clock_timestamp(), granted_at = NULL, dropped_at = NULL,
            rate_per_minute = 0, rate_since_ms = 0, rate_since_id = 0
@@ -40,7 +40,7 @@ const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
     VALUES ($1, $2, 'segment.create', $3, $4,
             jsonb_build_object('segment_id', $5, 'start_id', $6, 'limit_id', $7, 'step', $8, 'max_step', $9,
-                               'above', $10, 'session_user', session_user))";
+                               'fetch_limit', $11, 'above', $10, 'session_user', session_user))";
 
 /// A tag to make; its parts are within their bounds.
 pub struct NewTag {
@@ -49,6 +49,8 @@ pub struct NewTag {
     pub limit_id: i64,
     pub step: i32,
     pub max_step: i32,
+    /// Ranges per minute; `None`: no limit.
+    pub fetch_limit: Option<i32>,
 }
 
 impl NewTag {
@@ -58,6 +60,7 @@ impl NewTag {
         let step = check_step("step", call.integer(2).ok_or_else(|| null("step"))?)?;
         let max_step = check_step("max_step", call.integer(3).ok_or_else(|| null("max_step"))?)?;
         let limit_id = call.bigint(4).ok_or_else(|| null("limit_id"))?;
+        let fetch_limit = call.integer(5).map(check_fetch_limit).transpose()?.flatten();
         if max_step < step {
             return Err(wrong(format!("max_step {max_step} is below step {step}"), ""));
         }
@@ -76,6 +79,7 @@ impl NewTag {
             limit_id,
             step,
             max_step,
+            fetch_limit,
         })
     }
 }
@@ -120,6 +124,7 @@ fn make(
         new.limit_id.into(),
         new.step.into(),
         new.max_step.into(),
+        new.fetch_limit.into(),
     ];
     let mut made = client.update(INSERT, None, &args)?.first();
     let mut tombstone = None;
@@ -147,6 +152,7 @@ fn make(
             new.step.into(),
             new.max_step.into(),
             above.into(),
+            new.fetch_limit.into(),
         ],
     )?;
     Ok(())

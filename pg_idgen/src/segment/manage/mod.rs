@@ -64,6 +64,15 @@ fn check_step(name: &str, value: i32) -> Result<i32, Error> {
     ))
 }
 
+/// As the table has it: 0 means no limit.
+fn check_fetch_limit(limit: i32) -> Result<Option<i32>, Error> {
+    match limit {
+        ..0 => Err(wrong("fetch_limit must not be negative", "0 means no limit.")),
+        0 => Ok(None),
+        1.. => Ok(Some(limit)),
+    }
+}
+
 /// The tag to change, for a role that may, with the leaves for its event.
 ///
 /// # Errors
