@@ -47,7 +47,8 @@ SELECT kind, tag, tag_seq, payload->>'cause' AS cause, payload->>'reason' AS rea
 SELECT kind, lo IN (11, 21) AS right_above, hi > lo AS range, payload->>'cause' AS cause FROM idgen.audit_event WHERE tag = 'b' AND kind = 'segment.burn';
 -- Another machine; another device while the system runs on. A device that is numbered anew with a start of the system is no copy.
 UPDATE idgen.authority SET machine = 'another';
-SELECT authority_state FROM idgen.health;
+-- (A machine without a name for itself is like any other.)
+SELECT (authority_state = 'copy') = (h.machine IS NOT NULL) AS by_machine FROM idgen.health, idgen.server_home() h;
 UPDATE idgen.authority SET machine = h.machine, device = h.device + 1, os_boot = coalesce(h.os_boot, 'boot') FROM idgen.server_home() h;
 SELECT authority_state IN ('copy', 'granting') AS by_device FROM idgen.health;
 UPDATE idgen.authority SET os_boot = 'before';
