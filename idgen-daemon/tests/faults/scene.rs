@@ -231,10 +231,12 @@ pub struct Scene {
 
 impl Scene {
     fn set(stage: Stage) -> Scene {
-        let (etcd, members) = (stage.etcd.clone(), stage.members);
-        let starting = thread::spawn(move || EtcdCluster::with(etcd, members));
-        let servers = Server::several_with(2, &stage.server);
-        let cluster = starting.join().expect("start the cluster");
+        // The scope waits for the cluster, and so stops it, where a server does not start.
+        let (cluster, servers) = thread::scope(|scope| {
+            let starting = scope.spawn(|| EtcdCluster::with(stage.etcd.clone(), stage.members));
+            let servers = Server::several_with(2, &stage.server);
+            (starting.join().expect("start the cluster"), servers)
+        });
         let sides: Vec<Side> = servers
             .into_iter()
             .zip(["left", "right"])

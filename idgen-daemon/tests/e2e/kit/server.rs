@@ -78,10 +78,10 @@ impl Server {
             })
             .map(|options| std::thread::spawn(|| Server::with(options)))
             .collect();
-        starting
-            .into_iter()
-            .map(|server| server.join().expect("start a server"))
-            .collect()
+        // All of them first: one that has started is stopped where another has not.
+        let started: Vec<_> = starting.into_iter().map(std::thread::JoinHandle::join).collect();
+        let started = started.into_iter();
+        started.map(|server| server.expect("start a server")).collect()
     }
 
     pub fn with(options: ServerOptions) -> Server {
