@@ -277,6 +277,7 @@ fn publish(
             slot.step.store(granted.step, Ordering::Relaxed);
             slot.tally.refilled(clock::boot_us().saturating_sub(began_us));
             slot.note_success();
+            slot.ids_wanted.store(0, Ordering::Relaxed);
         }
         Some(Err(error)) => {
             note_failure(slot, Failure::Error);
@@ -294,7 +295,10 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
         Refused::Locked(holder) => slot.note_failure(Failure::RowLocked, *holder),
         Refused::TableLocked(holder) => slot.note_failure(Failure::TableLocked, *holder),
         Refused::Gone => note_failure(slot, Failure::Gone),
-        Refused::NoCeiling => note_failure(slot, Failure::NoCeiling),
+        Refused::NoCeiling { ids } => {
+            slot.ids_wanted.store(*ids, Ordering::Relaxed);
+            note_failure(slot, Failure::NoCeiling);
+        }
         Refused::RateLimited { limit, until } => {
             slot.fetch_limit.store(*limit, Ordering::Relaxed);
             slot.limited_until_boot_ms.store(until.0, Ordering::Release);

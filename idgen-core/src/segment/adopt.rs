@@ -68,15 +68,17 @@ pub struct Column {
     pub highest: Option<i64>,
 }
 
-/// Bounds of the tag, and of the sequence that is not to give out anything any more.
+/// Where the sequence stands still, at its `MAXVALUE`. Below every id, so that whoever restarts it all the same (as
+/// `TRUNCATE ... RESTART IDENTITY` does) gets no number that was given out, and then the error.
+pub const STANDS_AT: i64 = 0;
+
+/// Bounds of the tag that takes the place of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Adoption {
     /// Nothing at or below has to be expected of the tag; at least 0.
     pub floor: i64,
     /// Highest id of the tag; above `floor`.
     pub limit_id: i64,
-    /// Where the sequence stands still, inclusive: at most `floor`, and within its type.
-    pub stands_at: i64,
 }
 
 /// Why a tag cannot take the place of a sequence.
@@ -144,11 +146,21 @@ pub fn adoption(sequence: &Sequence, columns: &[Column]) -> Result<Adoption, Unf
     if floor >= limit_id {
         return Err(Unfit::NoneLeft { floor, limit_id });
     }
-    Ok(Adoption {
-        floor,
-        limit_id,
-        stands_at: floor.min(sequence.width.max()),
-    })
+    Ok(Adoption { floor, limit_id })
+}
+
+/// Type of a sequence that goes on above `floor`, where nobody has chosen its maximum: a wider one if its own does not
+/// hold the next number and all columns do (`columns`: the narrowest of them). Else it would stand below
+/// numbers that were given out, and whoever adopts it once more would begin there.
+#[must_use]
+pub fn widened(width: Width, columns: Width, floor: i64) -> Width {
+    let mut wider = width;
+    for next in [Width::Small, Width::Integer, Width::Big] {
+        if floor >= wider.max() && wider.max() < next.max() && next.max() <= columns.max() {
+            wider = next;
+        }
+    }
+    wider
 }
 
 /// Last value and `is_called` of a sequence that goes on above `floor`. At its `max` it is used up, as
@@ -223,7 +235,6 @@ mod tests {
         };
         let wide = adoption(&narrow, &[column(Width::Big, Some(5_000_000_000))]).unwrap();
         assert_eq!((wide.floor, wide.limit_id), (5_000_000_000, i64::MAX));
-        assert_eq!(wide.stands_at, i64::from(i32::MAX));
     }
 
     #[test]
@@ -298,6 +309,17 @@ mod tests {
         assert_eq!(goes_on(i64::MAX, 1, i64::MAX), (i64::MAX, true));
     }
 
+    #[test]
+    fn a_sequence_whose_type_was_left_behind_is_widened_as_far_as_the_columns_go() {
+        use Width::{Big, Integer, Small};
+        assert_eq!(widened(Small, Integer, 32_766), Small);
+        assert_eq!(widened(Small, Integer, 32_767), Integer);
+        assert_eq!(widened(Integer, Big, 5_000_000_000), Big);
+        assert_eq!(widened(Small, Small, 32_767), Small, "as used up as the column");
+        assert_eq!(widened(Small, Integer, i64::from(i32::MAX)), Integer);
+        assert_eq!(widened(Big, Small, 40_000), Big, "never narrower");
+    }
+
     fn width() -> impl Strategy<Value = Width> {
         prop_oneof![Just(Width::Small), Just(Width::Integer), Just(Width::Big)]
     }
@@ -305,6 +327,85 @@ mod tests {
     /// Mostly what the small types hold too.
     fn value() -> impl Strategy<Value = i64> {
         prop_oneof![1 => any::<i64>(), 4 => -100..40_000_i64]
+    }
+
+    /// One sequence, one column, and a tag that takes its place and gives it back.
+    struct Scene {
+        sequence: Sequence,
+        width: Width,
+        column: Vec<i64>,
+        /// Bounds of the tag: what it has granted, and its limit.
+        tag: Option<(i64, i64)>,
+        given_out: Vec<i64>,
+    }
+
+    impl Scene {
+        fn new(sequence_width: Width, width: Width, max: i64) -> Self {
+            Self {
+                sequence: Sequence {
+                    width: sequence_width,
+                    max: max.min(sequence_width.max()),
+                    ..BIGSERIAL
+                },
+                width,
+                column: Vec::new(),
+                tag: None,
+                given_out: Vec::new(),
+            }
+        }
+
+        fn next_of_sequence(&mut self) -> Option<i64> {
+            let last = self.sequence.last_value;
+            let next = if self.sequence.is_called { last + 1 } else { last };
+            (next <= self.sequence.max).then(|| {
+                (self.sequence.last_value, self.sequence.is_called) = (next, true);
+                next
+            })
+        }
+
+        /// A row by its default. An open transaction has the number; it is in the column if it is committed.
+        fn draw(&mut self, committed: bool) {
+            let next = match &mut self.tag {
+                Some((granted, limit_id)) => (*granted < *limit_id).then(|| {
+                    *granted += 1;
+                    *granted
+                }),
+                None => self.next_of_sequence(),
+            };
+            let Some(next) = next.filter(|next| *next <= self.width.max()) else {
+                return;
+            };
+            self.given_out.push(next);
+            if committed {
+                self.column.push(next);
+            }
+        }
+
+        fn adopt(&mut self) {
+            let column = Column {
+                width: self.width,
+                highest: self.column.iter().copied().max(),
+            };
+            if self.tag.is_none()
+                && let Ok(adoption) = adoption(&self.sequence, &[column])
+            {
+                self.tag = Some((adoption.floor, adoption.limit_id));
+            }
+        }
+
+        /// What was granted ahead and never drawn is behind the sequence too.
+        fn release(&mut self, granted_ahead: i64) {
+            let Some((granted, limit_id)) = self.tag.take() else {
+                return;
+            };
+            let granted = granted.saturating_add(granted_ahead).min(limit_id);
+            let floor = self.column.iter().copied().fold(granted, i64::max);
+            if self.sequence.own_max().is_none() {
+                self.sequence.width = widened(self.sequence.width, self.width, floor);
+                self.sequence.max = self.sequence.width.max();
+            }
+            (self.sequence.last_value, self.sequence.is_called) = goes_on(floor, 1, self.sequence.max);
+        }
     }
 
     proptest! {
@@ -341,10 +442,35 @@ mod tests {
                 prop_assert!(column.highest.is_none_or(|highest| adoption.floor >= highest));
                 prop_assert!(adoption.limit_id <= column.width.max());
             }
-            prop_assert!(adoption.stands_at <= adoption.floor && adoption.stands_at <= sequence.width.max());
+            prop_assert!(adoption.floor >= STANDS_AT, "an id lies above it");
             let granted = granted.max(adoption.floor);
             let (last, used_up) = goes_on(granted, 1, max);
             prop_assert!(used_up && last == max || !used_up && last > granted && last <= max);
+        }
+
+        /// Moved there and back many times, with rows by hand above and below, numbers of open transactions, and widths and
+        /// maxima that end soon: no number is given out twice.
+        #[test]
+        fn moved_there_and_back_many_times_nothing_comes_again(
+            sequence_width in width(), column_width in width(), max in prop_oneof![Just(i64::MAX), 1..40_000_i64],
+            steps in proptest::collection::vec((0..8_u8, value()), 1..120),
+        ) {
+            let mut scene = Scene::new(sequence_width, column_width, max);
+            for (step, value) in steps {
+                match step {
+                    0 => scene.adopt(),
+                    1 => scene.release(value.rem_euclid(3_000)),
+                    // By hand: it is nobody's number, but whoever moves next goes above it.
+                    2 => scene.column.push(value.clamp(-column_width.max(), column_width.max())),
+                    // A number that was given out and then removed.
+                    3 => scene.column.retain(|there| *there != value),
+                    _ => scene.draw(step % 2 == 0),
+                }
+            }
+            let mut sorted = scene.given_out.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            prop_assert_eq!(sorted.len(), scene.given_out.len(), "{:?}", scene.given_out);
         }
     }
 }

@@ -40,7 +40,7 @@ fn burns(server: &Server) -> Vec<String> {
     sql::column(&mut server.connect(), burns)
 }
 
-fn run(command: &mut Command) {
+pub fn run(command: &mut Command) {
     let output = command.output().expect("run a program");
     assert!(
         output.status.success(),
@@ -49,7 +49,7 @@ fn run(command: &mut Command) {
     );
 }
 
-fn wait_until_promoted(server: &Server) {
+pub fn wait_until_promoted(server: &Server) {
     let mut client = server.connect();
     eventually_true(PATIENCE, "recovery is over", || {
         !sql::value::<bool>(&mut client, "SELECT pg_is_in_recovery()")
@@ -98,7 +98,7 @@ fn primary() -> Server {
 }
 
 /// From now on nothing of its primary reaches it.
-fn cut_off(standby: &Server) {
+pub fn cut_off(standby: &Server) {
     let mut client = standby.connect();
     sql::run(&mut client, "ALTER SYSTEM SET primary_conninfo = ''");
     sql::run(&mut client, "SELECT pg_reload_conf()");
@@ -322,7 +322,7 @@ fn a_snapshot_that_is_rolled_back_in_place_is_noticed_by_the_anchor() {
 }
 
 /// As a snapshot of the file system does: what is in the directory changes, not the directory.
-fn put_back(snapshot: &Path, data: &Path) {
+pub fn put_back(snapshot: &Path, data: &Path) {
     for entry in fs::read_dir(data).expect("read the data directory") {
         let path = entry.expect("read an entry").path();
         let removed = if path.is_dir() {

@@ -55,13 +55,22 @@ fn file() -> Option<PathBuf> {
 /// # Errors
 /// Those of the queries, and the file cannot be written.
 pub fn judge(client: &SpiClient<'_>) -> Result<Option<Cause>, Error> {
+    if file().is_some_and(|file| !file.exists()) {
+        begin(client)?;
+        return Ok(None);
+    }
+    look(client)
+}
+
+/// The same, and nothing is written.
+///
+/// # Errors
+/// Those of the queries, and the file cannot be read.
+pub fn look(client: &SpiClient<'_>) -> Result<Option<Cause>, Error> {
     let Some(file) = file() else { return Ok(None) };
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            begin(client)?;
-            return Ok(None);
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(not_kept(&file, &error)),
     };
     match text.trim_end().parse::<Waterline>() {

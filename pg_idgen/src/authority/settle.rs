@@ -4,6 +4,7 @@
 use super::{anchor, home};
 use crate::as_of_now::Columns;
 use crate::error::Error;
+use crate::guc;
 use idgen_core::segment::home::{Cause, Home, Verdict, judge};
 use pgrx::spi::SpiClient;
 
@@ -51,6 +52,18 @@ pub fn verdict(client: &SpiClient<'_>) -> Result<Verdict, Error> {
     let query = format!("SELECT {HOME_COLUMNS} FROM idgen.authority a");
     let row = client.select(query.as_str(), Some(1), &[])?.first();
     Ok(judge(&read_home(&row, 1), &home::found()?))
+}
+
+/// Whether a worker has something to settle here before tags are known to have granted no more than their rows say.
+///
+/// # Errors
+/// As [`verdict`]; with a local authority also: this may be a copy.
+pub fn is_pending(client: &SpiClient<'_>) -> Result<bool, Error> {
+    match verdict(client)? {
+        Verdict::Copy(_) if guc::authority() == guc::Authority::Local => Err(Error::CopyOfDatabase),
+        Verdict::Burn(_) => Ok(true),
+        Verdict::Same | Verdict::Relabel | Verdict::Copy(_) => Ok(anchor::look(client)?.is_some()),
+    }
 }
 
 /// Worker's side: do what the comparison asks for, in a transaction of its own. A copy is left as it is.

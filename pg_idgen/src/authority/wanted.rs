@@ -64,10 +64,10 @@ fn authority_wanted(call: Call) -> Result<pg_sys::Datum, Error> {
     ]);
     let stretches = stretches(shared, space_id);
     for tag in tags(tables, &stretches)? {
-        let (stretch, bulk_ids) = stretches.get(&tag.segment_id).copied().unwrap_or_default();
-        // A bulk request that waits for it comes on top of the ranges to come.
+        let (stretch, ids) = stretches.get(&tag.segment_id).copied().unwrap_or_default();
+        // What a bulk request waits for, or a burn, comes on top of the ranges to come.
         let begin = tag.max_id.max(stretch.floor);
-        let max_id = begin.saturating_add_unsigned(bulk_ids).min(tag.limit_id);
+        let max_id = begin.saturating_add_unsigned(ids).min(tag.limit_id);
         let wanted = wanted_ceiling(max_id, stretch, tag.range_ids, tag.limit_id);
         if wanted > stretch.ceiling {
             rows.push([
@@ -109,7 +109,7 @@ fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], (Stretch,
                 key.segment_id,
                 (
                     permit.map(|permit| permit.stretch).unwrap_or_default(),
-                    slot.bulk_wanted.load(Ordering::Relaxed),
+                    slot.ids_wanted.load(Ordering::Relaxed),
                 ),
             )
         })

@@ -86,8 +86,11 @@ pub enum Refused {
     KeyTaken {
         n: u64,
     },
-    /// Authority is leased, and everything up to the ceiling is granted.
-    NoCeiling,
+    /// Authority is leased, and everything up to the ceiling is granted, or has to be passed over first.
+    NoCeiling {
+        /// So many ids above what is granted the ceiling has to be raised to.
+        ids: u64,
+    },
     /// Another history, or a clone: a worker has to settle it first.
     Unsettled,
     /// The same history in another place.
@@ -120,7 +123,7 @@ impl fmt::Display for Refused {
             Self::Gone => f.write_str("the tag is gone"),
             Self::Exhausted(exhausted) => write!(f, "{exhausted}"),
             Self::KeyTaken { n } => write!(f, "the request key is that of a request for {n} ids"),
-            Self::NoCeiling => f.write_str("everything up to the leased ceiling is granted"),
+            Self::NoCeiling { .. } => f.write_str("everything up to the leased ceiling is granted"),
             Self::Unsettled => f.write_str("the database has another history"),
             Self::Copy => f.write_str("the database may be a copy"),
             Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
@@ -241,7 +244,7 @@ pub fn grant_exactly(
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     segment::grant_exactly(standing.begin, limit_id, bulk.n).map_err(Refused::Exhausted)?;
     let range = segment::grant_exactly(standing.begin, standing.upper.min(limit_id), bulk.n)
-        .map_err(|_| Refused::NoCeiling)?;
+        .map_err(|_| wish.no_ceiling(row.max_id, standing.begin))?;
     let tag_seq = move_up(client, wish, range, row.step_hint, standing.rate)?;
     requests::remember(client, &row.tag, bulk, range)?;
     let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
@@ -339,6 +342,15 @@ fn record<const N: usize>(
 }
 
 impl Wish {
+    /// Nothing may be granted above `begin`, which is what a grant has to pass over first: nothing of it is kept when its
+    /// transaction is given up, so the ceiling has to be raised beyond it at once.
+    pub fn no_ceiling(&self, max_id: i64, begin: i64) -> Refused {
+        let floor = self.permit.stretch().map_or(0, |stretch| stretch.floor);
+        Refused::NoCeiling {
+            ids: begin.abs_diff(max_id.max(floor)),
+        }
+    }
+
     /// Of an event: epoch and revision.
     pub fn token_columns(&self) -> [Option<i64>; 2] {
         let token = self.permit.token();

@@ -54,6 +54,12 @@ pub fn has_made(segment_id: [u8; 16]) -> bool {
     RANGES.with_borrow(|ranges| ranges.contains_key(&segment_id))
 }
 
+/// The highest id that this transaction has granted itself of the tag, whatever savepoints were rolled back since;
+/// 0: none.
+pub fn high_water(segment_id: [u8; 16]) -> i64 {
+    RANGES.with_borrow(|ranges| ranges.get(&segment_id).map_or(0, |own| own.high_water))
+}
+
 /// What is left of the range is not to be handed out: the tag was moved.
 pub fn drop_rest(segment_id: [u8; 16]) {
     RANGES.with_borrow_mut(|ranges| {

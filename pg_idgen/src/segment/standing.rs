@@ -99,7 +99,9 @@ pub fn take(
         pass_over(client, wish, &known, rate, (tag, max_id, begin), cause)?;
     }
     let upper = match wish.permit.stretch() {
-        Some(stretch) if begin >= stretch.ceiling && begin < limit_id => return Err(Refused::NoCeiling),
+        Some(stretch) if begin >= stretch.ceiling && begin < limit_id => {
+            return Err(wish.no_ceiling(max_id, begin));
+        }
         Some(stretch) => limit_id.min(stretch.ceiling),
         None => limit_id,
     };

@@ -33,8 +33,8 @@ pub struct SegmentSlot {
     pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
     pub wanted: AtomicBool,
-    /// Ids of a bulk request that the tag's ceiling was too low for; 0: none.
-    pub bulk_wanted: AtomicU64,
+    /// So many ids above what is granted a ceiling was too low for: those of a bulk request, or of a burn; 0: none.
+    pub ids_wanted: AtomicU64,
     /// Ids that were ever published here or granted in bulk, how many of them in bulk, and how many were drawn before
     /// the statistics began.
     pub granted_ids: AtomicU64,
@@ -194,7 +194,7 @@ impl SegmentSlot {
             buffer: Buffer::new(),
             high_water: AtomicI64::new(0),
             wanted: AtomicBool::new(false),
-            bulk_wanted: AtomicU64::new(0),
+            ids_wanted: AtomicU64::new(0),
             granted_ids: AtomicU64::new(0),
             bulk_ids: AtomicU64::new(0),
             ids_before: AtomicU64::new(0),

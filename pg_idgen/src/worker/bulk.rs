@@ -74,8 +74,9 @@ fn grant(shared: &Shared, request: &BulkRequest, settled: &mut Settled) -> BulkA
             pgrx::check_for_interrupts!();
             hand_over(shared, slot, &wish, &granted)
         }
-        Some(Err(Refused::NoCeiling)) => {
-            slot.bulk_wanted.store(request.n, Ordering::Relaxed);
+        Some(Err(Refused::NoCeiling { ids })) => {
+            let ids = ids.saturating_add(request.n);
+            slot.ids_wanted.store(ids, Ordering::Relaxed);
             BulkAnswer::NoCeiling
         }
         Some(Err(refused)) => answer_of(refused),
@@ -107,7 +108,7 @@ fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGra
         _ => {
             slot.granted_ids.fetch_add(range.count, Ordering::Relaxed);
             slot.bulk_ids.fetch_add(range.count, Ordering::Relaxed);
-            slot.bulk_wanted.store(0, Ordering::Relaxed);
+            slot.ids_wanted.store(0, Ordering::Relaxed);
             BulkAnswer::Granted(range)
         }
     }
@@ -129,7 +130,7 @@ fn answer_of(refused: Refused) -> BulkAnswer {
         },
         Refused::RateLimited { limit, until } => BulkAnswer::RateLimited { limit, until },
         Refused::KeyTaken { n } => BulkAnswer::KeyTaken { n },
-        Refused::NoCeiling => BulkAnswer::NoCeiling,
+        Refused::NoCeiling { .. } => BulkAnswer::NoCeiling,
         Refused::Copy => BulkAnswer::Copy,
         Refused::BurnTooLarge { limit_id } => BulkAnswer::BurnTooLarge { limit_id },
         Refused::Unsettled | Refused::Home(_) | Refused::Query(_) => {

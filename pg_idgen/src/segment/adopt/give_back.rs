@@ -8,9 +8,11 @@ use super::{Line, literal};
 use crate::error::Error;
 use crate::owner::{Pinned, commit_durably};
 use crate::segment::catalog::{Found, find_to_change};
-use crate::segment::leaf;
-use crate::segment::manage;
-use idgen_core::segment::adopt::{Width, goes_on};
+use crate::segment::{leaf, manage, own};
+use crate::shmem::shared;
+use crate::{clock, guc};
+use idgen_core::segment::adopt::{Width, goes_on, widened};
+use idgen_core::segment::authority::Stretch;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::SpiClient;
@@ -32,12 +34,24 @@ struct Plan {
     sequence: String,
     /// The sequence that stands still; `None`: an identity, whose sequence is made anew.
     standing: Option<pg_sys::Oid>,
-    /// The highest value of the sequence that goes on.
-    max: i64,
+    /// Type of the sequence that goes on.
+    width: Width,
     columns: Vec<Column>,
 }
 
 impl Plan {
+    /// Type and highest value of the sequence that goes on above `floor`.
+    fn bounds(&self, floor: i64) -> (Width, i64) {
+        if self.adopted.max != self.adopted.width.max() {
+            return (self.width, self.adopted.max);
+        }
+        // Whoever has widened the column or the sequence meanwhile has widened the maximum that nobody had chosen.
+        let widths = self.columns.iter().filter_map(|column| column.width);
+        let narrowest = widths.min_by_key(|width| width.max());
+        let width = widened(self.width, narrowest.unwrap_or(self.width), floor);
+        (width, width.max())
+    }
+
     /// The column that gets the identity.
     fn root(&self) -> Option<&Column> {
         self.columns.iter().find(|column| column.is_root)
@@ -51,13 +65,34 @@ pub fn release(tag: &str, user: pg_sys::Oid) -> Result<Vec<Line>, Error> {
     let _pinned = Pinned::for_alterations();
     let plan = locked_plan(&found, user)?;
     // Only now: whoever inserts may be waiting for a range, and none is granted under the lock of the row.
-    let granted = manage::lock_floor(&found)?;
+    let granted = manage::lock_floor(&found)?.max(lease_floor(&found)?);
     let floor = Spi::connect_mut(|client| floor(client, &plan, granted))?;
     record::forget(&found, &plan.adopted, floor, &plan.columns)?;
     manage::end_tag(&found)?;
     Spi::connect_mut(|client| {
         let next = alter(client, &plan, floor)?;
         describe(client, &found, &plan, &next)
+    })
+}
+
+/// With a leased authority others may have granted what the row knows nothing of, up to the floor of the lease that
+/// this server has; with a local one: 0.
+fn lease_floor(found: &Found) -> Result<i64, Error> {
+    if guc::authority() == guc::Authority::Local || own::has_made(found.segment_id) {
+        return Ok(0);
+    }
+    let stretch = shared().and_then(|shared| {
+        let slot = shared.segment_in_use(&found.key())?;
+        shared.permit(slot, clock::boot()).map(|permit| permit.stretch)
+    });
+    let stretch = stretch.filter(|stretch| *stretch != Stretch::default());
+    stretch.map(|stretch| stretch.floor).ok_or_else(|| {
+        refuse(
+            &found.tag,
+            "The authority is leased, and the tag was not used under the lease that this server has now, if it has one."
+                .into(),
+            "Use it once, so that it passes over what others may have granted: SELECT idgen_segment('tag').",
+        )
     })
 }
 
@@ -106,12 +141,7 @@ fn plan(
         (sequence.name, Some(sequence.oid), sequence.width)
     };
     Ok(Plan {
-        // Whoever has widened the column or the sequence meanwhile has widened the maximum that nobody had chosen.
-        max: if adopted.max == adopted.width.max() {
-            width.max()
-        } else {
-            adopted.max
-        },
+        width,
         adopted,
         sequence,
         standing,
@@ -186,7 +216,8 @@ fn alter(client: &mut SpiClient<'_>, plan: &Plan, floor: i64) -> Result<String, 
     let Adopted {
         start, min, cache, ..
     } = plan.adopted;
-    let (sequence, max) = (&plan.sequence, plan.max);
+    let sequence = &plan.sequence;
+    let (width, max) = plan.bounds(floor);
     let name = literal(sequence);
     let mut statements = Vec::new();
     let default = match plan.standing {
@@ -209,7 +240,8 @@ fn alter(client: &mut SpiClient<'_>, plan: &Plan, floor: i64) -> Result<String, 
     }
     let (last, used_up) = goes_on(floor, min, max);
     statements.push(format!(
-        "ALTER SEQUENCE {sequence} MINVALUE {min} MAXVALUE {max} START {start} RESTART {last}"
+        "ALTER SEQUENCE {sequence} AS {} MINVALUE {min} MAXVALUE {max} START {start} RESTART {last}",
+        look::type_of(width)
     ));
     if used_up {
         // Undone by a rollback together with the file that RESTART has made.

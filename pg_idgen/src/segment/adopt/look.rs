@@ -171,11 +171,12 @@ const TAGGED: &str = concat!(
     column_from!()
 );
 
-/// What depends on sequence $1 beside defaults: views, functions with a parsed body.
+/// What depends on sequence $1 beside defaults of columns: views, functions with a parsed body, domains with a default.
 const OTHERS: &str = "
     SELECT pg_describe_object(d.classid, d.objid, d.objsubid)
       FROM pg_depend d
-     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1 AND d.classid NOT IN ('pg_attrdef'::regclass, 'pg_type'::regclass)
+     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1 AND d.classid <> 'pg_attrdef'::regclass
+       AND (d.classid <> 'pg_type'::regclass OR EXISTS (SELECT FROM pg_type t WHERE t.oid = d.objid AND t.typtype = 'd'))
      ORDER BY 1 LIMIT 1";
 
 /// A table, and all that inherit from it: partitions too.

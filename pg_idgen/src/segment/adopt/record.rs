@@ -1,6 +1,7 @@
 //! What the extension keeps of an adoption: the definition of the sequence, the rights on it, the event.
 
 use super::look::{Column, Identity, type_of, width_of};
+use crate::authority::settle;
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::catalog;
@@ -82,7 +83,7 @@ const RECORD: &str = "
 const FIND: &str = "
     SELECT CASE WHEN a.space_id = p.space_id THEN a.sequence_oid ELSE to_regclass(format('%I.%I', a.sequence_schema, a.sequence_name))::oid END,
            a.sequence_schema::text, a.sequence_name::text, a.identity, a.data_type, a.start_value, a.min_value, a.max_value,
-           a.cache_size, a.floor, s.needs_burn OR s.mark IS DISTINCT FROM h.mark
+           a.cache_size, a.floor, NOT s.needs_burn AND s.mark IS NOT DISTINCT FROM h.mark
       FROM idgen.adopted_sequence a JOIN idgen.segment s ON s.tag = a.tag CROSS JOIN idgen.space p CROSS JOIN idgen.authority h
      WHERE a.tag = $1";
 
@@ -201,7 +202,9 @@ pub fn find(found: &Found) -> Result<Option<(Adopted, bool)>, Error> {
             cache: number(9)?,
             floor: number(10)?,
         };
-        Ok(Some((adopted, row.get::<bool>(11)?.unwrap_or(true))))
+        let is_marked = row.get::<bool>(11)?.unwrap_or(false);
+        // No worker may have looked yet, and the marks are those of before then.
+        Ok(Some((adopted, !is_marked || settle::is_pending(client)?)))
     })
 }
 

@@ -81,8 +81,8 @@ pub fn adopt(sequence: pg_sys::Oid, tag: &str, user: pg_sys::Oid) -> Result<Vec<
     };
     let lent = record::keep(tables, tag, identity, &adopted, &plan.columns)?;
     Spi::connect_mut(|client| {
-        alter(client, tag, &plan, &adoption)?;
-        describe(client, &new, &plan, &adoption, lent)
+        alter(client, tag, &plan)?;
+        describe(client, &new, &plan, lent)
     })
 }
 
@@ -188,7 +188,7 @@ fn bounds(client: &mut SpiClient<'_>, plan: &Plan) -> Result<Adoption, Error> {
     })
 }
 
-fn alter(client: &mut SpiClient<'_>, tag: &str, plan: &Plan, adoption: &Adoption) -> Result<(), Error> {
+fn alter(client: &mut SpiClient<'_>, tag: &str, plan: &Plan) -> Result<(), Error> {
     let mut statements = Vec::new();
     if let Some((column, _)) = plan.identity() {
         // Takes the sequence along, and the identities of partitions.
@@ -205,7 +205,7 @@ fn alter(client: &mut SpiClient<'_>, tag: &str, plan: &Plan, adoption: &Adoption
         ));
     }
     if plan.identity().is_none() {
-        let (name, at) = (&plan.sequence.name, adoption.stands_at);
+        let (name, at) = (&plan.sequence.name, adopt::STANDS_AT);
         // RESTART gives it another file, so that what sessions have cached of it is void and a rollback
         // brings the old file back; hence setval(), which no rollback undoes, is undone with it.
         statements.push(format!(
@@ -224,7 +224,6 @@ fn describe(
     client: &mut SpiClient<'_>,
     new: &NewTag,
     plan: &Plan,
-    adoption: &Adoption,
     lent: Vec<String>,
 ) -> Result<Vec<Line>, Error> {
     let mut lines = vec![Line::on(
@@ -245,7 +244,7 @@ fn describe(
         None => Line::on(
             "sequence",
             name,
-            format!("stands at {}: nextval() is error 2200H", adoption.stands_at),
+            format!("stands still at {}: nextval() is error 2200H", adopt::STANDS_AT),
         ),
     });
     lines.extend(

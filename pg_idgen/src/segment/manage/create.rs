@@ -20,8 +20,8 @@ const INSERT: &str = "
     RETURNING tag_seq, segment_id";
 
 const LOCK_TOMBSTONE: &str = "
-    SELECT s.max_id, s.needs_burn OR s.mark IS DISTINCT FROM a.mark
-      FROM idgen.segment s, idgen.authority a WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE OF s";
+    SELECT s.max_id, s.segment_id
+      FROM idgen.segment s WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE";
 
 /// Another segment id: what sessions and shared memory know of the dropped one is not of this. What has to be passed over
 /// before a grant still has to be.
@@ -136,7 +136,7 @@ fn make(
     let segment_id = made.get::<pgrx::Uuid>(2)?;
     let above = tombstone.as_ref().map(|tombstone| tombstone.above);
     if let Some(segment_id) = segment_id {
-        serve(*segment_id.as_bytes(), identity, tombstone);
+        serve(*segment_id.as_bytes(), identity, tombstone.as_ref());
     }
     client.update(
         RECORD,
@@ -162,22 +162,23 @@ fn make(
 struct Tombstone {
     /// The highest id that it had granted.
     above: i64,
-    /// More may have been granted that this database does not know of.
-    must_burn: bool,
+    segment_id: [u8; 16],
 }
 
-/// From now on this transaction grants ids of the tag to itself, unless a worker has to pass over some first.
-fn serve(segment_id: [u8; 16], identity: Identity, tombstone: Option<Tombstone>) {
-    if tombstone.is_some_and(|tombstone| tombstone.must_burn) {
-        let key = SegmentKey {
-            database: current_database(),
-            segment_id,
-            space_id: identity.space_id,
-        };
-        changed::note(key, false);
-    } else {
+/// From now on this transaction grants ids of the tag to itself, if a rollback takes the tag away as if it had never
+/// been. One that was there before comes back with a rollback, and its next grant would repeat those ids: that one is
+/// drawn from after the commit only, and a worker passes over first what has to be.
+fn serve(segment_id: [u8; 16], identity: Identity, tombstone: Option<&Tombstone>) {
+    if tombstone.is_none_or(|tombstone| own::has_made(tombstone.segment_id)) {
         own::note_made(segment_id);
+        return;
     }
+    let key = SegmentKey {
+        database: current_database(),
+        segment_id,
+        space_id: identity.space_id,
+    };
+    changed::note(key, false);
 }
 
 fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<Tombstone, Error> {
@@ -210,6 +211,6 @@ fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<Tombstone,
     }
     Ok(Tombstone {
         above,
-        must_burn: row.get::<bool>(2)?.unwrap_or(true),
+        segment_id: *row.get::<pgrx::Uuid>(2)?.ok_or_else(exists)?.as_bytes(),
     })
 }

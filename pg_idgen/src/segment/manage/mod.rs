@@ -98,7 +98,7 @@ const LOCK: &str = "
 
 /// The locked row of a tag.
 struct Row {
-    /// Highest id that was ever granted, by the row or by what this server has published.
+    /// Highest id that was ever granted, by the row, by what this server has published, or by this transaction.
     floor: i64,
     max_id: i64,
     limit_id: i64,
@@ -120,12 +120,12 @@ fn lock(client: &mut SpiClient<'_>, found: &Found) -> Result<Row, Error> {
         return Err(gone());
     }
     let max_id = row.get::<i64>(1)?.ok_or_else(gone)?;
-    // Memory may know better than a row that was set back.
+    // Memory may know better than a row that was set back, by hand or by a rollback to a savepoint.
     let published = shared()
         .and_then(|shared| shared.segment_in_use(&found.key()))
         .map_or(0, |slot| slot.high_water.load(Ordering::Acquire));
     Ok(Row {
-        floor: max_id.max(published),
+        floor: max_id.max(published).max(own::high_water(found.segment_id)),
         max_id,
         limit_id: row.get::<i64>(2)?.ok_or_else(gone)?,
         step: row.get::<i32>(3)?.ok_or_else(gone)?,
