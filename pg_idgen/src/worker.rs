@@ -296,7 +296,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
         Refused::TableLocked(holder) => slot.note_failure(Failure::TableLocked, *holder),
         Refused::Gone => note_failure(slot, Failure::Gone),
         Refused::NoCeiling { ids } => {
-            slot.ids_wanted.store(*ids, Ordering::Relaxed);
+            slot.ids_wanted.fetch_max(*ids, Ordering::Relaxed);
             note_failure(slot, Failure::NoCeiling);
         }
         Refused::RateLimited { limit, until } => {

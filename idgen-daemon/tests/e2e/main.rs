@@ -63,6 +63,8 @@ mod seal;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
+mod segment_attack;
+#[cfg(test)]
 mod segment_failover;
 #[cfg(test)]
 mod segment_faults;

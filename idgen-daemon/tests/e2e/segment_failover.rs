@@ -61,7 +61,8 @@ fn draw_at(server: &Server, count: u32) -> Vec<i64> {
 
 /// Causes of what was passed over of the tag, in order, each once.
 fn burns(server: &Server) -> Vec<String> {
-    let burns = "SELECT DISTINCT payload->>'cause' FROM idgen.audit_event WHERE kind = 'segment.burn' AND tag = 't'";
+    let burns =
+        "SELECT DISTINCT payload->>'cause' FROM idgen.audit_event WHERE kind = 'segment.burn' AND tag = 't'";
     sql::column(&mut server.connect(), burns)
 }
 
