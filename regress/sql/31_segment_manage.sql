@@ -34,7 +34,7 @@ SELECT hi - lo + 1 AS ids FROM idgen.audit_event WHERE tag = 'a' AND kind = 'seg
 SELECT idgen_alter_segment('a', step => 5, max_step => 5);
 SELECT min(id), max(id), count(DISTINCT id) FROM (SELECT idgen_segment('a') AS id FROM generate_series(1, 100)) s;
 SELECT hi - lo + 1 AS ids FROM idgen.audit_event WHERE tag = 'a' AND kind = 'segment.grant' AND lo <= 161 ORDER BY lo DESC LIMIT 3;
-SELECT ids_left BETWEEN 30 AND 39 AS ids_left FROM idgen.segments WHERE tag = 'a';
+SELECT ids_left BETWEEN 30 AND 44 AS ids_left FROM idgen.segments WHERE tag = 'a'; -- a range may be published after the row was read
 SELECT pg_temp.refusal(format('SELECT idgen_alter_segment(%L, %s)', 'a', change))
   FROM unnest(ARRAY['step => 0', 'step => 1000001', 'max_step => 4', 'step => 6', 'limit_id => 0', 'limit_id => 160',
                     'fetch_limit => -1', 'owner => ''no such role''', 'step => NULL']) change;
