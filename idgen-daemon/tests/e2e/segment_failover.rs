@@ -60,10 +60,10 @@ fn draw_at(server: &Server, count: u32) -> Vec<i64> {
 }
 
 /// Causes of what was passed over of the tag, in order, each once.
-fn burns(server: &Server) -> Vec<String> {
+fn burns(client: &mut Client) -> Vec<String> {
     let burns =
         "SELECT DISTINCT payload->>'cause' FROM idgen.audit_event WHERE kind = 'segment.burn' AND tag = 't'";
-    sql::column(&mut server.connect(), burns)
+    sql::column(client, burns)
 }
 
 fn recovered_to_a_point_in_time(store: &Store) {
@@ -88,7 +88,7 @@ fn recovered_to_a_point_in_time(store: &Store) {
     let _at_copy = daemon(&copy, store);
     all.extend(draw_at(&copy, 20_000));
     // No safety burn, which 60,000 numbers would have passed: the ceiling says how far it had come.
-    assert_eq!(burns(&copy), ["ceiling of the last holder"]);
+    assert_eq!(burns(&mut copy.connect()), ["ceiling of the last holder"]);
     all.assert_unique("numbers before and after the recovery", 86_000);
 }
 
@@ -149,7 +149,7 @@ fn a_snapshot_that_is_rolled_back_under_a_leased_authority_repeats_nothing() {
     sql::run(&mut client, release);
     parcels.extend(sql::column::<i64>(&mut client, parcel));
     all.extend(draw_at(&server, 20_000));
-    assert_eq!(burns(&server), ["ceiling of the last holder"]);
+    assert_eq!(burns(&mut server.connect()), ["ceiling of the last holder"]);
     all.assert_unique("numbers before and after the rollback", 83_000);
     parcels.assert_unique("numbers of rows over the rollback and the release", 12_000);
 }
@@ -159,26 +159,31 @@ fn a_snapshot_that_is_rolled_back_under_a_leased_authority_repeats_nothing() {
 #[test]
 fn a_dump_restored_over_a_used_database_with_a_leased_authority_burns() {
     let etcd = Etcd::start();
-    let (server, _daemon) = leased(&Store::etcd(&etcd), "SELECT idgen_create_segment('t')");
+    // Not the one that the daemon is connected to: it ends when the extension is dropped there.
+    let (server, _daemon) = leased(&Store::etcd(&etcd), "CREATE DATABASE app");
+    server.install_extension("app");
+    let mut client = server.connect_to("app");
+    sql::run(&mut client, "SELECT idgen_create_segment('t')");
     let mut all = UniquenessRecorder::new();
-    all.extend(draw_at(&server, 10));
+    all.extend(draw(&mut client, 10));
     let dump = server.socket_dir().join("dump");
     run(server
         .client_program("pg_dump")
         .args(["-Fc", "-f"])
         .arg(&dump)
-        .arg("postgres"));
-    all.extend(draw_at(&server, 5_300));
+        .arg("app"));
+    all.extend(draw(&mut client, 5_300));
     let space = "SELECT space_id::text FROM idgen.health";
-    let before: String = sql::value(&mut server.connect(), space);
+    let before: String = sql::value(&mut client, space);
+    drop(client);
     run(server
         .client_program("pg_restore")
-        .args(["--clean", "--if-exists", "-d", "postgres"])
+        .args(["--clean", "--if-exists", "-d", "app"])
         .arg(&dump));
-    let mut client = server.connect();
+    let mut client = server.connect_to("app");
     assert_ne!(sql::value::<String>(&mut client, space), before);
     all.extend(draw(&mut client, 30_000));
-    assert_eq!(burns(&server), ["row came from elsewhere"]);
+    assert_eq!(burns(&mut client), ["row came from elsewhere"]);
     all.assert_unique("numbers before and since the restore", 35_310);
 }
 
