@@ -113,7 +113,7 @@ COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has 
 COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, exhausted, dropped, or error (see the server log); NULL: nothing.';
 COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that holds the lock, where it is a lock; NULL: none, or not found.';
 COMMENT ON COLUMN idgen.segments.blocker_gid IS 'Name of the prepared transaction that holds the lock (pg_prepared_xacts); NULL: none, or it has ended.';
-COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart: in memory when it stopped (at most so many); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
+COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart, eviction: in memory when it stopped, or when its place was given to another tag (at most so many, counted with the next grant); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
 COMMENT ON COLUMN idgen.segments.fetch_limit IS 'Most grants per minute; NULL: no limit.';
 COMMENT ON COLUMN idgen.segments.fetches_per_minute IS 'Grants of the last minute (60 to 65 seconds), bulk requests with them.';
 COMMENT ON COLUMN idgen.segments.warning IS 'What somebody should look into: more than 1,000 or 5,000 grants a minute; NULL: nothing.';
@@ -177,7 +177,7 @@ SELECT 'tag', s.tag, c.counter, c.value, NULL
 COMMENT ON VIEW idgen.stats IS 'Counters of this server since idgen.reset_stats() or its start (refills and refill_failures: since its start). Ids are counted per transaction, at its end at the latest. Roles: those that the caller has (all for members of pg_monitor); tags: as idgen.segments.';
 COMMENT ON COLUMN idgen.stats.scope IS 'server, worker, shard, role, tag or error.';
 COMMENT ON COLUMN idgen.stats.object IS 'Number of the worker or shard, name of the role or tag, SQLSTATE; NULL for the server. others: roles that were dropped or came after the first 128.';
-COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids. Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
+COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids, evictions (tags whose place in shared memory another one was given). Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
 COMMENT ON COLUMN idgen.stats.value IS 'The count, or ms where the name says so.';
 COMMENT ON COLUMN idgen.stats.warning IS 'What somebody should look into, in words; NULL: nothing.';
 

@@ -72,7 +72,7 @@ pub enum Error {
     /// IG016
     TagExists { tag: String },
     /// IG017
-    SegmentTableFull { segments_max: usize },
+    SegmentTableFull { segments_max: usize, idle_s: u64 },
     /// IG018
     UnknownPrefix { prefix: String },
     /// IG019

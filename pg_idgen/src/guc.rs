@@ -44,6 +44,10 @@ static MAX_REFILL_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// Tags that can be served at a time over all databases; 640 bytes of shared memory each.
 static MAX_SEGMENTS: GucSetting<i32> = GucSetting::<i32>::new(1_024);
 
+/// How long a tag must not have been used before its place may be given to another one. A tag that is thrown out costs the
+/// rest of its ranges and a database write when it comes back: once a minute is little.
+static SEGMENT_IDLE_S: GucSetting<i32> = GucSetting::<i32>::new(60);
+
 /// The key file of sealed ids. Empty by default: there is no key that everybody could have.
 static SEAL_KEY_FILE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
@@ -109,6 +113,10 @@ pub fn safety_time_s() -> u32 {
 }
 pub fn authority() -> Authority {
     AUTHORITY.get()
+}
+/// See `idgen_core::segment::places`.
+pub fn segment_idle_ms() -> u64 {
+    non_negative(SEGMENT_IDLE_S.get()) * 1_000
 }
 pub fn max_segments() -> usize {
     non_negative(MAX_SEGMENTS.get()) as usize
@@ -242,6 +250,16 @@ fn define_segments() {
         GucContext::Sighup,
         GucFlags::UNIT_S,
     );
+    GucRegistry::define_int_guc(
+        c"idgen.segment_idle_time",
+        c"How long a tag must not have been used before its place in shared memory may be given to another one.",
+        c"When all idgen.max_segments places are taken, the tag that was used least recently gives its place away; what it had in memory is burned. If none was idle for so long, the call fails with SQLSTATE IG017.",
+        &SEGMENT_IDLE_S,
+        1,
+        86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
     // It sizes shared memory. Without preload there is none, and Postgres refuses a setting of the postmaster
     // then; it is defined all the same, so that a line in postgresql.conf is not called wrong.
     let of_postmaster = || match crate::shmem::preloading() {
@@ -250,8 +268,8 @@ fn define_segments() {
     };
     GucRegistry::define_int_guc(
         c"idgen.max_segments",
-        c"How many tags can be served from shared memory, over all databases.",
-        c"Takes 640 bytes of shared memory each. Every database that uses segments takes one place more.",
+        c"How many tags can be served from shared memory at a time, over all databases.",
+        c"When all places are taken, that of the tag used least recently is reused (idgen.segment_idle_time). Takes 640 bytes of shared memory each. Every database that uses segments takes one place more.",
         &MAX_SEGMENTS,
         16,
         1_000_000,

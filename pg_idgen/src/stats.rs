@@ -87,6 +87,7 @@ fn server_rows(shared: &Shared) -> impl Iterator<Item = Row> {
         ("lease_waits", load(&stats.lease_waits)),
         ("waited_ms", load(&stats.waited_ms)),
         ("burnt_ids", load(&stats.burnt)),
+        ("evictions", load(&stats.evictions)),
     ]
     .into_iter()
     .map(|(counter, value)| row("server", None, counter, value))

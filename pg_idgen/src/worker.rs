@@ -16,12 +16,13 @@ mod launcher;
 mod table_lock;
 
 use crate::authority::{self, Permit};
+use crate::call::current_database;
 use crate::clock;
 use crate::owner::{AsOwner, Tables};
 use crate::segment::failure::{Failure, Holder};
 use crate::segment::grant::{Granted, Issuer, Lost, Refused, Wish, grant};
 use crate::segment::{leaf, requests, roles, wanted_in};
-use crate::shmem::{BurnCause, RefillWorker, SegmentKey, SegmentSlot, Shared, shared};
+use crate::shmem::{BurnCause, RefillWorker, SegmentKey, SegmentSlot, Serving, Shared, shared};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Publication;
 use idgen_core::segment::home::Verdict;
@@ -87,7 +88,7 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     let mut kept_house_at = None;
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
         let served = wanted_in(shared, database)
-            .map(|slot| refill(shared, slot, &mut settled))
+            .map(|slot| refill(shared, &shared.serve(number, slot), &mut settled))
             .count()
             + bulk::serve(shared, database, number, &mut settled);
         let others_wait = shared.databases_waiting();
@@ -141,9 +142,13 @@ fn pin_settings() {
 }
 
 /// Serve one request: one short transaction, then publish. `settled`: see [`settle`].
-fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
+fn refill(shared: &Shared, serving: &Serving<'_>, settled: &mut Settled) {
+    let (slot, key, incarnation) = (serving.slot, serving.key, serving.incarnation);
     slot.wanted.store(false, Ordering::SeqCst);
-    let key = slot.key();
+    if key.database != current_database() {
+        // Given to a tag of another database a moment ago, which asks again.
+        return;
+    }
     if key == SegmentKey::leaves_of(key.database) {
         slot.set_failure(if make_leaves() {
             Failure::None
@@ -153,7 +158,6 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
         slot.wake_waiters();
         return;
     }
-    let incarnation = slot.buffer.incarnation();
     let has_room = {
         let _locked = shared.lock_segments();
         slot.buffer.has_room()
@@ -212,7 +216,8 @@ fn refill(shared: &Shared, slot: &SegmentSlot, settled: &mut Settled) {
 
 /// What the transaction of a grant has found to be lost, once it has committed.
 fn count_lost(slot: &SegmentSlot, lost: Lost) {
-    slot.tally.burned(BurnCause::Restart, lost.left_open);
+    slot.tally.burned(BurnCause::Restart, lost.by_restart);
+    slot.tally.burned(BurnCause::Eviction, lost.by_eviction);
     slot.tally.burned(BurnCause::Safety, lost.passed_over);
 }
 

@@ -4,7 +4,7 @@
 //! next one is, what a grant takes from the tag, and where a tag may be moved. [`exchange`] is where a caller
 //! that needs many values at once leaves its wish for whoever grants. Nothing here grants: the range is a committed row
 //! change first and in a [`Buffer`] afterwards. Who may grant at all is said by [`authority`];
-//! [`pace`] is what people see of how fast a tag is used, [`fetches`] counts and limits its grants. [`home`] and [`burn`] are about a database that may not know of every range that was granted.
+//! [`pace`] is what people see of how fast a tag is used, [`fetches`] counts and limits its grants. [`places`] says whose place goes to another tag. [`home`] and [`burn`] are about a database that may not know of every range that was granted.
 
 pub mod adopt;
 pub mod authority;
@@ -14,6 +14,7 @@ pub mod exchange;
 pub mod fetches;
 pub mod home;
 pub mod pace;
+pub mod places;
 pub mod step;
 pub mod stripes;
 pub mod waterline;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 
+use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{PATIENCE, Server, ServerOptions, eventually, eventually_true, sql};
 
 fn draw(client: &mut Client, tag: &str, count: u32) -> Vec<i64> {
@@ -447,5 +448,250 @@ fn a_thousand_fetches_a_minute_are_warned_of_once() {
     assert!(
         warnings[0].contains("1000 ranges of segment tag \"busy\""),
         "{warnings:?}"
+    );
+}
+
+/// More tags than places, all of them used now and then, some without a pause.
+const TAGS: i64 = 40;
+/// Ids of a tag begin at its number times this, so that an id tells whose it is.
+const SPAN: i64 = 1_000_000;
+
+fn few_places() -> Server {
+    let server = Server::with(ServerOptions {
+        settings: vec![
+            "idgen.max_segments = 16".to_owned(),
+            "idgen.segment_idle_time = 1s".to_owned(),
+        ],
+        ..Default::default()
+    });
+    sql::run(
+        &mut server.connect(),
+        &format!(
+            "SELECT idgen_create_segment('t' || n, start_id => n * {SPAN}, step => 10, max_step => 10)
+               FROM generate_series(1, {TAGS}) n"
+        ),
+    );
+    server
+}
+
+/// The next id of a tag, once a place is free; the refusals on the way are counted.
+fn draw_when_there_is_room(client: &mut Client, tag: i64, refused: &mut u32) -> i64 {
+    eventually(PATIENCE, "a place is free", || {
+        match client.query_one(&format!("SELECT idgen_segment('t{tag}')"), &[]) {
+            Ok(row) => Some(row.get(0)),
+            Err(error) => {
+                let code = error.code().map(|code| code.code().to_owned());
+                assert_eq!(code.as_deref(), Some("IG017"), "{}", sql::describe(&error));
+                *refused += 1;
+                None
+            }
+        }
+    })
+}
+
+#[test]
+fn an_idle_tag_gives_its_place_away_and_goes_on_above_what_it_had() {
+    let server = few_places();
+    let mut client = server.connect();
+    let mut stays = server.connect();
+    // The database has a place of its own, so that 15 are left.
+    let first: Vec<i64> = (1..=15)
+        .map(|tag| draw(&mut client, &format!("t{tag}"), 1)[0])
+        .collect();
+    assert_eq!(draw(&mut stays, "t1", 1), [SPAN + 1]);
+    let refused = sql::refusal(&mut client, "SELECT idgen_segment('t16')", "IG017");
+    assert!(
+        refused
+            .detail()
+            .is_some_and(|detail| detail.contains("no tag has been idle for 1 s")),
+        "{refused:?}"
+    );
+    // Others take over; one is drawn from all the time, and keeps what it has.
+    let mut steady = vec![first[14]];
+    let mut count = 0;
+    for tag in 16..=TAGS {
+        let id = eventually(PATIENCE, "a place is free", || {
+            steady.extend(draw(&mut client, "t15", 1));
+            client
+                .query_one(&format!("SELECT idgen_segment('t{tag}')"), &[])
+                .map_or(None, |row| Some(row.get::<_, i64>(0)))
+        });
+        assert_eq!(id, tag * SPAN, "the first id of its own tag");
+        count += 1;
+    }
+    let dense: Vec<i64> = (0..steady.len() as i64).map(|n| 15 * SPAN + n).collect();
+    assert_eq!(steady, dense, "a tag in use is never thrown out");
+    let evictions: i64 = sql::value(
+        &mut client,
+        "SELECT value FROM idgen.stats WHERE counter = 'evictions'",
+    );
+    assert!(evictions >= count - 1, "{evictions} evictions for {count} tags");
+    assert_eq!(
+        seen::<Option<i64>>(&mut client, "t1", "remaining"),
+        None,
+        "out of memory"
+    );
+
+    // A session that remembers the place draws its own tag's ids, above those that are lost, and that is recorded.
+    let mut refused = 0;
+    let next = draw_when_there_is_room(&mut stays, 1, &mut refused);
+    assert!(
+        (SPAN + 2..=SPAN + 21).contains(&next),
+        "{next}: at most two ranges of ten are lost"
+    );
+    let open = "SELECT string_agg(format('%s-%s %s', lo, hi, payload->>'cause'), ',' ORDER BY lo)
+                  FROM idgen.audit_event WHERE tag = 't1' AND kind = 'segment.open'";
+    let open: String = sql::value(&mut client, open);
+    let ranges = |last: i64| -> Vec<String> {
+        (0..last)
+            .map(|n| format!("{}-{} eviction", SPAN + n * 10, SPAN + n * 10 + 9))
+            .collect()
+    };
+    assert!(
+        open == ranges(1).join(",") || open == ranges(2).join(","),
+        "{open}"
+    );
+    let burned: String = seen(&mut client, "t1", "burned->>'eviction'");
+    assert!(["10", "20"].contains(&burned.as_str()), "{burned}");
+}
+
+#[test]
+fn many_sessions_on_few_places_never_draw_an_id_twice_or_of_another_tag() {
+    let server = few_places();
+    let sessions: Vec<_> = (0..6_i64)
+        .map(|session| {
+            let mut client = server.connect();
+            thread::spawn(move || {
+                let (mut drawn, mut refused, mut last) = (Vec::new(), 0, [0; TAGS as usize + 1]);
+                for round in 0..40 {
+                    // Every session in another order, most tags of several at a time.
+                    let tag = (session * 7 + round * (session + 3)) % TAGS + 1;
+                    let id = draw_when_there_is_room(&mut client, tag, &mut refused);
+                    assert_eq!(id / SPAN, tag, "an id of another tag: {id}");
+                    assert!(id > last[tag as usize], "ids rise in a session");
+                    last[tag as usize] = id;
+                    drawn.push(id);
+                    // What is in memory without a look-up too.
+                    drawn.extend(
+                        client
+                            .query(&format!("SELECT idgen_segment('t{tag}')"), &[])
+                            .map_or(vec![], |rows| vec![rows[0].get::<_, i64>(0)]),
+                    );
+                }
+                drawn
+            })
+        })
+        .collect();
+    let mut recorder = UniquenessRecorder::new();
+    for session in sessions {
+        recorder.extend(session.join().expect("a session"));
+    }
+    recorder.assert_unique("numbers of all tags", 400);
+    let mut client = server.connect();
+    let evictions: i64 = sql::value(
+        &mut client,
+        "SELECT value FROM idgen.stats WHERE counter = 'evictions'",
+    );
+    println!("many sessions on few places: {evictions} evictions");
+    assert!(evictions > 50, "{evictions}");
+    let overlaps = "SELECT count(*) FROM (SELECT lo, max(hi) OVER (PARTITION BY tag ORDER BY lo ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                      FROM idgen.audit_event WHERE kind = 'segment.grant') e WHERE lo <= before";
+    assert_eq!(
+        sql::value::<i64>(&mut client, overlaps),
+        0,
+        "no two grants of a tag overlap"
+    );
+}
+
+/// What a tag has learned of its load is in its row: a restart does not begin at the smallest range again.
+#[test]
+fn the_size_of_ranges_outlasts_a_restart() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('t', step => 10, max_step => 100000)",
+    );
+    draw(&mut client, "t", 3_000);
+    let last_range = "SELECT payload->>'step' FROM idgen.audit_event WHERE tag = 't' AND kind = 'segment.grant' ORDER BY tag_seq DESC LIMIT 1";
+    eventually_true(PATIENCE, "no refill is on its way", || {
+        !seen::<bool>(&mut client, "t", "wanted")
+    });
+    let learned: String = sql::value(&mut client, last_range);
+    assert!(
+        learned.parse::<i64>().expect("a step") >= 1_000,
+        "{learned}: doubled while it was in a hurry"
+    );
+    for crash in [false, true] {
+        drop(client);
+        if crash {
+            server.kill_everything();
+            server.run();
+        } else {
+            server.restart();
+        }
+        client = server.connect();
+        draw(&mut client, "t", 1);
+        assert_eq!(
+            sql::value::<String>(&mut client, last_range),
+            learned,
+            "crash: {crash}"
+        );
+    }
+}
+
+/// Whatever a refill dies of: when it is over the tag goes on, and nothing was left out.
+#[test]
+fn a_refill_that_fails_leaves_its_tag_able_to_go_on() {
+    let server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('t', step => 1, max_step => 1)",
+    );
+    let mut drawn = draw(&mut client, "t", 2);
+    // As a disk that is full, or a right that was taken away: the event cannot be written.
+    let failing = "
+        CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+        CREATE TRIGGER full_disk BEFORE INSERT ON idgen.audit_event FOR EACH ROW EXECUTE FUNCTION full_disk()";
+    sql::run(&mut client, failing);
+    let detail = drain(&mut client, "t");
+    assert!(detail.contains("met an error"), "{detail}");
+    assert_eq!(seen::<String>(&mut client, "t", "blocker"), "error");
+    assert!(server.log().contains("No space left on device"));
+    sql::run(&mut client, "DROP FUNCTION full_disk() CASCADE");
+    drawn.extend(draw(&mut client, "t", 5));
+
+    // The worker is ended while it waits for a lock, before its row is written and after.
+    let mut holder = server.connect();
+    let worker = "backend_type = 'pg_idgen refill worker'";
+    for table in ["segment", "audit_event"] {
+        sql::run(
+            &mut holder,
+            &format!("BEGIN; LOCK TABLE idgen.{table} IN EXCLUSIVE MODE"),
+        );
+        let mut waiter = server.connect();
+        let waiting = thread::spawn(move || {
+            sql::run(&mut waiter, "SET idgen.segment_wait_ms = '30s'");
+            draw(&mut waiter, "t", 4)
+        });
+        eventually_true(PATIENCE, "a worker that waits for the lock is ended", || {
+            let ended = format!(
+                "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE {worker} AND wait_event_type = 'Lock'"
+            );
+            sql::value::<bool>(&mut client, &ended)
+        });
+        sql::run(&mut holder, "ROLLBACK");
+        drawn.extend(waiting.join().expect("the waiter"));
+    }
+    drawn.extend(draw(&mut client, "t", 5));
+    // The refused statement has drawn what was in memory.
+    let distinct = drawn.iter().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(distinct.len(), drawn.len(), "no id twice");
+    let highest = drawn.iter().max().expect("ids");
+    assert!(
+        usize::try_from(*highest).expect("an id") <= drawn.len() + 4,
+        "{drawn:?}"
     );
 }

@@ -148,8 +148,8 @@ fn raise(
         segment_id: *segment_id.as_bytes(),
         space_id: name.space_id,
     };
-    let slot = segment::place(shared, &key)?;
-    let raised = shared.raise_ceiling(name, token, slot, stretch);
+    let slot = segment::place(shared, &key)?.slot;
+    let raised = shared.raise_ceiling(name, token, (slot, &key), stretch);
     if raised && matches!(slot.failure(), Failure::NoAuthority | Failure::NoCeiling) {
         // Somebody waits, or a range that was asked for ahead was not granted.
         segment::ask(slot);

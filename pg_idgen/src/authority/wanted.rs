@@ -50,7 +50,7 @@ fn authority_wanted(call: Call) -> Result<pg_sys::Datum, Error> {
     };
     let Some(space_id) = space(tables)? else {
         let leaves = segment::place(shared, &SegmentKey::leaves_of(current_database()))?;
-        segment::ask(leaves);
+        segment::ask(leaves.slot);
         return Ok(rows.done());
     };
     rows.push([

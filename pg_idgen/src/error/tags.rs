@@ -23,6 +23,33 @@ impl Error {
                 format!("Its limit is {limit_id}; a range of ids is granted as a whole or not at all."),
                 "Ask for fewer, or raise the limit: SELECT idgen_alter_segment('tag', limit_id => ...).",
             ),
+            Self::NoRightOnTag { tag } => report(
+                "IG013",
+                format!("permission denied for segment tag \"{tag}\""),
+                "Only its owner and roles with a grant may use it.",
+                "The owner can give the right: SELECT idgen.grant_segment('tag', 'role').",
+            ),
+            Self::NotOwnerOfTag { tag, owner } => report(
+                "IG013",
+                format!("permission denied for segment tag \"{tag}\""),
+                format!("Its owner is \"{owner}\"."),
+                "Its owner, members of that role and those with idgen.grant_admin() may change it and give rights on it.",
+            ),
+            Self::SegmentTableFull { segments_max, idle_s } => report(
+                "IG017",
+                "too many segment tags in use",
+                format!(
+                    "All {segments_max} places in shared memory are taken, and no tag has been idle for {idle_s} s."
+                ),
+                "Raise idgen.max_segments and restart the server, or lower idgen.segment_idle_time.",
+            ),
+            other => other.tag_wait_report(),
+        }
+    }
+
+    /// No range has come.
+    fn tag_wait_report(self) -> Report {
+        match self {
             Self::RefillTimedOut {
                 tag,
                 waited_ms,
@@ -55,24 +82,6 @@ impl Error {
                 format!("this server has no authority to grant ids of segment tag \"{tag}\""),
                 format!("{cause} Waited {waited_ms} ms."),
                 "idgen.authority is leased: view idgen.health and \"idgenctl status\" say who holds the lease of this space.",
-            ),
-            Self::NoRightOnTag { tag } => report(
-                "IG013",
-                format!("permission denied for segment tag \"{tag}\""),
-                "Only its owner and roles with a grant may use it.",
-                "The owner can give the right: SELECT idgen.grant_segment('tag', 'role').",
-            ),
-            Self::NotOwnerOfTag { tag, owner } => report(
-                "IG013",
-                format!("permission denied for segment tag \"{tag}\""),
-                format!("Its owner is \"{owner}\"."),
-                "Its owner, members of that role and those with idgen.grant_admin() may change it and give rights on it.",
-            ),
-            Self::SegmentTableFull { segments_max } => report(
-                "IG017",
-                "too many segment tags in use",
-                format!("All {segments_max} places in shared memory are taken."),
-                "Raise idgen.max_segments and restart the server.",
             ),
             other => other.tag_change_report(),
         }

@@ -170,6 +170,7 @@ fn ask_until_granted(
         let tag = || found.tag.clone();
         held_up = match ask_once(shared, request, began, held_up) {
             Ok(BulkAnswer::Granted(range)) => return Ok(Some(range)),
+            // Also of a tag whose place was given to another one while it waited.
             Ok(BulkAnswer::Gone) => {
                 cache::forget_all();
                 return Ok(None);

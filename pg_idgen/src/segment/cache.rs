@@ -1,4 +1,4 @@
-//! What this backend knows of tags: (tag, role) -> place in shared memory.
+//! What this backend knows of tags: (tag, role) -> place in shared memory, and which ranges there are the tag's.
 //!
 //! An entry holds a right that was checked, so it must go when rights or tags change. A trigger on the two
 //! tables sends a relation-cache invalidation with the transaction that changes them; Postgres delivers it to
@@ -7,7 +7,7 @@
 use super::leaf;
 use crate::local::Local;
 use crate::owner::Tables;
-use crate::shmem::SegmentSlot;
+use crate::shmem::Place;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -19,21 +19,19 @@ pub const TAG_BYTES_MAX: usize = 200;
 /// Tags remembered per backend; past it the cache starts anew. 250 bytes each.
 const TAGS_MAX: usize = 4_096;
 
-type Place = &'static SegmentSlot;
-
 #[derive(Clone, Copy)]
 struct Last {
     user: pg_sys::Oid,
     length: usize,
     tag: [u8; TAG_BYTES_MAX],
-    slot: Option<Place>,
+    place: Option<Place>,
 }
 
 const NOTHING: Last = Last {
     user: pg_sys::InvalidOid,
     length: 0,
     tag: [0; TAG_BYTES_MAX],
-    slot: None,
+    place: None,
 };
 
 /// The tag used last: most sessions have one.
@@ -50,7 +48,7 @@ thread_local! {
 pub fn last(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
     let is_it = |last: &mut Last| {
         if last.user == user && last.tag[..last.length] == *tag {
-            last.slot
+            last.place
         } else {
             None
         }
@@ -62,9 +60,9 @@ pub fn last(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
 /// The place of any tag used before.
 pub fn find(tag: &[u8], user: pg_sys::Oid) -> Option<Place> {
     let known = KNOWN.with_borrow(|known| known.get(tag).copied());
-    let (_, slot) = known.filter(|(role, _)| *role == user)?;
-    set_last(tag, user, slot);
-    Some(slot)
+    let (_, place) = known.filter(|(role, _)| *role == user)?;
+    set_last(tag, user, place);
+    Some(place)
 }
 
 /// From now on a change of these relations makes void what this process remembers.
@@ -73,24 +71,30 @@ pub fn watch(tables: Tables) {
 }
 
 /// `user` was found to have the right on `tag`.
-pub fn remember(tag: &[u8], user: pg_sys::Oid, slot: Place, tables: Tables) {
+pub fn remember(tag: &[u8], user: pg_sys::Oid, place: Place, tables: Tables) {
     watch(tables);
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= TAGS_MAX {
             known.clear();
         }
-        known.insert(tag.to_vec(), (user, slot));
+        known.insert(tag.to_vec(), (user, place));
     });
-    set_last(tag, user, slot);
+    set_last(tag, user, place);
 }
 
-fn set_last(tag: &[u8], user: pg_sys::Oid, slot: Place) {
+fn set_last(tag: &[u8], user: pg_sys::Oid, place: Place) {
     let mut last = NOTHING;
     if let Some(room) = last.tag.get_mut(..tag.len()) {
         room.copy_from_slice(tag);
-        (last.length, last.user, last.slot) = (tag.len(), user, Some(slot));
+        (last.length, last.user, last.place) = (tag.len(), user, Some(place));
         LAST.set(last);
     }
+}
+
+/// The tag has another place now, or its ranges were discarded.
+pub fn forget(tag: &[u8]) {
+    LAST.set(NOTHING);
+    KNOWN.with_borrow_mut(|known| known.remove(tag));
 }
 
 pub fn forget_all() {

@@ -57,9 +57,7 @@ extern "C-unwind" fn on_transaction_end(event: pg_sys::XactEvent::Type, _argumen
         return;
     };
     for change in changes.iter().filter(|change| change.discards) {
-        if let Some(slot) = shared.segment_in_use(&change.key) {
-            shared.discard(slot);
-        }
+        shared.discard(&change.key);
     }
 }
 

@@ -5,6 +5,7 @@ use super::failure::Holder;
 use super::{holder, left_open, requests, standing};
 use crate::authority::Permit;
 use crate::clock;
+use crate::shmem::shared;
 use idgen_core::clock::BootMs;
 use idgen_core::segment::burn::Rate;
 use idgen_core::segment::fetches::Fetches;
@@ -59,7 +60,9 @@ pub struct Granted {
 #[derive(Clone, Copy, Default)]
 pub struct Lost {
     /// What an earlier memory had of the tag, at most.
-    pub left_open: u64,
+    pub by_restart: u64,
+    /// What this memory had of it before another tag was given its place, at most.
+    pub by_eviction: u64,
     /// Passed over, because they may have been granted elsewhere.
     pub passed_over: u64,
 }
@@ -150,7 +153,7 @@ const RECORD: &str = "
     INSERT INTO idgen.audit_event
            (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
     VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
-            jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11))";
+            jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11, 'boot_id', $12))";
 
 /// Here the process and the role are those that have asked.
 const RECORD_BULK: &str = "
@@ -193,7 +196,7 @@ pub fn burn(
 pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) -> Result<Granted, Refused> {
     let row = lock_row(client, wish)?;
     row.check_fetch_limit(wish)?;
-    let left_open = left_open::record(client, wish, &row.tag)?;
+    let lost = left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
     let range =
@@ -203,17 +206,17 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) ->
         Issuer::RefillWorker => "refill worker",
         Issuer::OwnTransaction => "own transaction",
     };
-    let of_range = [issuer.into(), (step as i32).into()];
+    let of_range = [issuer.into(), (step as i32).into(), boot_id().into()];
     record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
-    let passed_over = standing.passed_over;
+    let lost = Lost {
+        passed_over: standing.passed_over,
+        ..lost
+    };
     Ok(Granted {
         tag: row.tag,
         range,
         step,
-        lost: Lost {
-            left_open,
-            passed_over,
-        },
+        lost,
     })
 }
 
@@ -238,7 +241,7 @@ pub fn grant_exactly(
         });
     }
     row.check_fetch_limit(wish)?;
-    let left_open = left_open::record(client, wish, &row.tag)?;
+    let lost = left_open::record(client, wish, &row.tag)?;
     // A multirange names the value after its last one, which has to be one.
     let limit_id = row.limit_id.min(i64::MAX - 1);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
@@ -249,15 +252,15 @@ pub fn grant_exactly(
     requests::remember(client, &row.tag, bulk, range)?;
     let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
     record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
-    let passed_over = standing.passed_over;
+    let lost = Lost {
+        passed_over: standing.passed_over,
+        ..lost
+    };
     Ok(BulkGranted {
         tag: row.tag,
         range,
         is_new: true,
-        lost: Lost {
-            left_open,
-            passed_over,
-        },
+        lost,
     })
 }
 
@@ -286,6 +289,12 @@ fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
         row.max_id = wish.above;
     }
     Ok(row)
+}
+
+/// The memory that the range goes to. What is still in it when the tag loses its place there is told from what a restart
+/// has lost.
+pub fn boot_id() -> Option<pgrx::Uuid> {
+    shared().map(|shared| pgrx::Uuid::from_bytes(shared.boot_id()))
 }
 
 /// Raise the row to the end of the range; the number of the event.

@@ -73,7 +73,7 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
         return make_here(tables);
     }
     let shared = shared().ok_or(Error::NotPreloaded)?;
-    let slot = super::place(shared, &SegmentKey::leaves_of(current_database()))?;
+    let slot = super::place(shared, &SegmentKey::leaves_of(current_database()))?.slot;
     let began = clock::boot();
     slot.set_failure(Failure::None);
     slot.prepare_to_wait();

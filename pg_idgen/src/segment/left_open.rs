@@ -4,15 +4,15 @@
 //! server stopped. What can be said is which ranges these were, and that nothing of them is drawn any more: an event
 //! `segment.open` for each.
 
-use super::grant::{Issuer, Refused, Wish};
+use super::grant::{Issuer, Lost, Refused, Wish, boot_id};
 use pgrx::spi::SpiClient;
 
 /// Memory holds two ranges of a tag at the most, so the last two that workers have granted; not those that are
 /// recorded already, of a life before the last, nor those of a dropped tag of the same name, whose end is its event.
 const RECORD: &str = "
     WITH open AS (
-        SELECT g.tag_seq, g.lo, g.hi, row_number() OVER (ORDER BY g.tag_seq DESC) AS nth
-          FROM (SELECT e.tag_seq, e.lo, e.hi FROM idgen.audit_event e
+        SELECT g.tag_seq, g.lo, g.hi, g.boot_id, row_number() OVER (ORDER BY g.tag_seq DESC) AS nth
+          FROM (SELECT e.tag_seq, e.lo, e.hi, e.payload->>'boot_id' AS boot_id FROM idgen.audit_event e
                  WHERE e.space_id = $2 AND e.tag = $3
                    AND e.kind = 'segment.grant' AND e.payload->>'issuer' = 'refill worker'
                    AND e.payload->>'segment_id' = $1::text
@@ -27,19 +27,20 @@ const RECORD: &str = "
         RETURNING s.tag_seq)
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
     SELECT p.source_id, p.space_id, 'segment.open', $3, c.tag_seq + 1 - o.nth, o.lo, o.hi, $4, $5,
-           jsonb_build_object('pid', pg_backend_pid(), 'segment_id', $1, 'grant_seq', o.tag_seq)
+           jsonb_build_object('pid', pg_backend_pid(), 'segment_id', $1, 'grant_seq', o.tag_seq,
+                              'cause', CASE WHEN o.boot_id = $6::text THEN 'eviction' ELSE 'restart' END)
       FROM open o CROSS JOIN counted c CROSS JOIN idgen.space p
      ORDER BY o.nth DESC
-    RETURNING hi - lo + 1";
+    RETURNING hi - lo + 1, payload->>'cause' = 'eviction'";
 
 /// In the transaction of a grant, under the lock of the row, before the grant itself. Does nothing when this memory
-/// has had ranges of the tag before. How many ids they have, of which some were drawn.
+/// has ranges of the tag. How many ids they have, of which some were drawn.
 ///
 /// # Errors
 /// [`Refused::Query`].
-pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<u64, Refused> {
+pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<Lost, Refused> {
     if wish.above > 0 || !matches!(wish.issuer, Issuer::RefillWorker) {
-        return Ok(0);
+        return Ok(Lost::default());
     }
     let [epoch, revision] = wish.token_columns();
     let [segment_id, space_id] = [wish.segment_id, wish.space_id].map(pgrx::Uuid::from_bytes);
@@ -49,10 +50,15 @@ pub fn record(client: &mut SpiClient<'_>, wish: &Wish, tag: &str) -> Result<u64,
         tag.into(),
         epoch.into(),
         revision.into(),
+        boot_id().into(),
     ];
-    let mut ids: u64 = 0;
+    let mut lost = Lost::default();
     for range in client.update(RECORD, None, &arguments)? {
-        ids += range.get::<i64>(1)?.unwrap_or(0).unsigned_abs();
+        let ids = range.get::<i64>(1)?.unwrap_or(0).unsigned_abs();
+        match range.get::<bool>(2)? {
+            Some(true) => lost.by_eviction += ids,
+            _ => lost.by_restart += ids,
+        }
     }
-    Ok(ids)
+    Ok(lost)
 }

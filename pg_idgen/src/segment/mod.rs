@@ -32,7 +32,7 @@ mod view;
 
 use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip, shown};
-use crate::shmem::{SegmentKey, SegmentSlot, Shared, shared};
+use crate::shmem::{Place, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, drawn, guc};
 use cause::cause;
 use failure::{Failure, Holder};
@@ -67,17 +67,20 @@ fn segment(call: Call) -> Result<pg_sys::Datum, Error> {
     Ok(pg_sys::Datum::from(id))
 }
 
-/// The next id of what is in memory.
+/// The next id of what is in memory. `None`: there is none, or the place is void.
 #[inline(always)]
-fn take_now(slot: &SegmentSlot) -> Option<i64> {
-    let Take::Ids { first, refill, .. } = slot.buffer.take(1) else {
+fn take_now(place: Place) -> Option<i64> {
+    let Some(Take::Ids { first, refill, .. }) = place.take() else {
         return None;
     };
     if refill {
-        ask(slot);
+        ask(place.slot);
     }
     Some(first)
 }
+
+/// How often a tag may turn out to be elsewhere than it was found a moment ago.
+const MOVES_MAX: u32 = 100;
 
 #[cold]
 #[inline(never)]
@@ -86,11 +89,13 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
     if in_recovery() {
         return Err(Error::InRecovery);
     }
+    let began = clock::boot();
+    let (mut gone, mut moved) = (0, 0);
     // Twice: a place may turn out to be of a space that is gone (a restore, a clone), and the look-up then
-    // finds the new one or says that there is no such tag.
-    for _ in 0..2 {
-        let slot = match cache::find(tag, user) {
-            Some(slot) => slot,
+    // finds the new one or says that there is no such tag. More often only if others move the tag meanwhile.
+    while gone < 2 && moved < MOVES_MAX {
+        let place = match cache::find(tag, user) {
+            Some(place) => place,
             None => {
                 let found = catalog::find(&tag_name(tag), user)?;
                 if own::has_made(found.segment_id) {
@@ -99,26 +104,39 @@ fn find_and_take(tag: &[u8], user: pg_sys::Oid) -> Result<i64, Error> {
                 if changed::has_changed(found.segment_id) {
                     return Err(Error::ChangedHere { tag: found.tag });
                 }
-                let slot = place(shared, &found.key())?;
-                cache::remember(tag, user, slot, found.tables);
-                slot
+                let place = place(shared, &found.key())?;
+                cache::remember(tag, user, place, found.tables);
+                place
             }
         };
-        if let Some(id) = take_now(slot) {
-            return Ok(id);
-        }
-        if let Some(id) = wait_for_one(tag, slot)? {
-            return Ok(id);
+        match wait_for_one(tag, place)? {
+            Waited::Id(id) => return Ok(id),
+            Waited::Gone => gone += 1,
+            Waited::Moved => {
+                cache::forget(tag);
+                moved += 1;
+            }
         }
     }
-    Err(Error::UnknownTag { tag: tag_name(tag) })
+    let tag = tag_name(tag);
+    if gone < 2 {
+        return Err(Error::RefillTimedOut {
+            tag,
+            waited_ms: clock::boot().since(began),
+            cause: "The tag was moved again and again.".into(),
+        });
+    }
+    Err(Error::UnknownTag { tag })
 }
 
 /// The place in shared memory for a tag, or for the leaves of a database.
-pub fn place(shared: &'static Shared, key: &SegmentKey) -> Result<&'static SegmentSlot, Error> {
-    shared.segment(key).ok_or(Error::SegmentTableFull {
-        segments_max: shared.segments_max(),
-    })
+pub fn place(shared: &'static Shared, key: &SegmentKey) -> Result<Place, Error> {
+    shared
+        .segment(key, guc::segment_idle_ms())
+        .map_err(|_full| Error::SegmentTableFull {
+            segments_max: shared.segments_max(),
+            idle_s: guc::segment_idle_ms() / 1_000,
+        })
 }
 
 /// A tag as text, for catalogue and messages. No longer one exists, so it is cut to what a message can show; bytes of
@@ -140,25 +158,47 @@ pub fn ask(slot: &SegmentSlot) {
     }
 }
 
-/// While the buffer is empty sleep until the refill has published, interruptible, not for ever; then take one.
-/// `None`: the place is void, look the tag up again.
+/// What came of waiting.
+enum Waited {
+    Id(i64),
+    /// The space that the tag was found in is gone, or the tag is.
+    Gone,
+    /// The ranges of this place were discarded, or it is another tag's.
+    Moved,
+}
+
+/// Take one; while the buffer is empty sleep until the refill has published, interruptible, not for ever.
 #[cold]
 #[inline(never)]
-fn wait_for_one(tag: &[u8], slot: &SegmentSlot) -> Result<Option<i64>, Error> {
+fn wait_for_one(tag: &[u8], place: Place) -> Result<Waited, Error> {
+    if let Some(id) = take_now(place) {
+        return Ok(Waited::Id(id));
+    }
+    let slot = place.slot;
     let began = clock::boot();
     let mut asked_at: Option<BootMs> = None;
     slot.set_failure(Failure::None);
     slot.prepare_to_wait();
     let outcome = loop {
-        if let Some(id) = take_now(slot) {
-            break Ok(Some(id));
+        if let Some(id) = take_now(place) {
+            break Ok(Waited::Id(id));
         }
         let now = clock::boot();
-        match settled(tag, slot, now.since(began)) {
-            Some(Settled::Void) => break Ok(None),
+        let settled = settled(tag, slot, now.since(began));
+        // Second: what has just been read may be about the next tag that has the place.
+        if !place.is_current() {
+            break Ok(Waited::Moved);
+        }
+        match settled {
+            Some(Settled::Void) => {
+                cache::forget_all();
+                break Ok(Waited::Gone);
+            }
             Some(Settled::Refused(error)) => break Err(error),
             None => {}
         }
+        // Nobody takes the place away from those who wait.
+        slot.touch(now);
         // At once after a range that others were quicker to use up, not at once after a failure.
         if slot.failure() == Failure::None
             || asked_at.is_none_or(|asked_at| now.since(asked_at) >= ASK_AGAIN_MS)
@@ -183,10 +223,7 @@ enum Settled {
 fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
     let tag = || tag_name(tag);
     match slot.failure() {
-        Failure::Gone => {
-            cache::forget_all();
-            Some(Settled::Void)
-        }
+        Failure::Gone => Some(Settled::Void),
         Failure::Exhausted => {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
             Some(Settled::Refused(Error::TagExhausted { tag: tag(), limit_id }))

@@ -3,7 +3,7 @@
 //! Every word here, and the stretch in the place of a tag, is written and read under the `segments` lock: a grant
 //! takes milliseconds, and so they need no order of their own.
 
-use super::{Locked, SegmentSlot, Shared, load_id, store_id};
+use super::{Locked, SegmentKey, SegmentSlot, Shared, load_id, store_id};
 use idgen_core::clock::BootMs;
 use idgen_core::lease::{Epoch, Revision, Token};
 use idgen_core::segment::authority::{Admission, Stretch, admit};
@@ -34,6 +34,13 @@ pub struct StretchWords {
     generation: AtomicU64,
     floor: AtomicI64,
     ceiling: AtomicI64,
+}
+
+impl StretchWords {
+    /// Of no generation.
+    pub(super) fn forget(&self) {
+        self.generation.store(0, Relaxed);
+    }
 }
 
 /// A lease by its names.
@@ -181,7 +188,7 @@ impl Shared {
         &self,
         name: AuthorityName,
         token: Token,
-        slot: &SegmentSlot,
+        (slot, key): (&SegmentSlot, &SegmentKey),
         stretch: Stretch,
     ) -> bool {
         let _locked = self.lock_segments();
@@ -190,6 +197,10 @@ impl Shared {
         else {
             return false;
         };
+        // Nobody is told that it was raised where another tag has the place by now.
+        if slot.key() != *key {
+            return false;
+        }
         let raised = match slot.stretch_of(view.generation, &_locked) {
             Some(known) => known.raised(stretch.ceiling),
             None => stretch,

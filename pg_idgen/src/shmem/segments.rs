@@ -1,8 +1,8 @@
 //! The places of tags, and of the workers that refill them.
 
 use super::authority::StretchWords;
-use super::tally::{BurnCause, Tally};
-use super::{Locked, Shared, Waiters, halves, load_id, store_id};
+use super::tally::Tally;
+use super::{Locked, Shared, Waiters, load_id, store_id};
 use crate::segment::failure::{Failure, Holder};
 use idgen_core::clock::BootMs;
 use idgen_core::segment::Buffer;
@@ -16,6 +16,9 @@ pub struct RefillWorker {
     pub database: AtomicU32,
     /// The process that has this entry got into its database.
     pub served: AtomicBool,
+    /// Number of the place that it is refilling, counted from 1; 0: none. Written under the `segments` lock, but for its
+    /// end.
+    pub serving: AtomicU32,
     pub(super) latch: AtomicPtr<pg_sys::Latch>,
 }
 
@@ -29,6 +32,10 @@ pub struct SegmentSlot {
     /// What a leased authority may grant of it.
     pub(super) stretch: StretchWords,
     pub buffer: Buffer,
+    /// When it was last drawn from, waited for or looked up, as the launcher and those who wait have seen it.
+    pub(super) used_boot_ms: AtomicU64,
+    /// Ids that had been drawn when the launcher looked last.
+    pub(super) used_ids: AtomicU64,
     /// Highest id that was ever published here; no grant begins at or below it, whatever the table says.
     pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
@@ -67,7 +74,7 @@ impl Shared {
         Locked::take(self.head.segments_lock)
     }
 
-    fn segments(&self) -> &[SegmentSlot] {
+    pub(super) fn segments(&self) -> &[SegmentSlot] {
         // SAFETY: `segments_len` slots were written behind the struct when it was made.
         unsafe { std::slice::from_raw_parts((&raw const self.segments).cast(), self.head.segments_len) }
     }
@@ -81,60 +88,6 @@ impl Shared {
         self.segments()
             .iter()
             .filter(|slot| slot.database.load(Ordering::Acquire) != 0)
-    }
-
-    /// The place of a tag, claimed if it has none. `None`: all are taken. Places are kept until the server
-    /// restarts, so a reference never comes to mean another tag.
-    pub fn segment(&self, key: &SegmentKey) -> Option<&SegmentSlot> {
-        if let Probe::Found(slot) = self.probe(key) {
-            return Some(slot);
-        }
-        let _locked = self.lock_segments();
-        match self.probe(key) {
-            Probe::Found(slot) => Some(slot),
-            Probe::Free(slot) => {
-                store_id(&slot.segment_id, key.segment_id);
-                store_id(&slot.space_id, key.space_id);
-                slot.database.store(key.database, Ordering::Release);
-                Some(slot)
-            }
-            Probe::Full => None,
-        }
-    }
-
-    /// The place of a tag, if it has one.
-    pub fn segment_in_use(&self, key: &SegmentKey) -> Option<&SegmentSlot> {
-        match self.probe(key) {
-            Probe::Found(slot) => Some(slot),
-            Probe::Free(_) | Probe::Full => None,
-        }
-    }
-
-    /// From its return on nothing is handed out that was published in this place before, nor is what a worker is
-    /// just granting. Whoever waits there looks again.
-    pub fn discard(&self, slot: &SegmentSlot) {
-        let burned = {
-            let _locked = self.lock_segments();
-            slot.buffer.discard()
-        };
-        // Nobody has drawn them.
-        slot.granted_ids.fetch_sub(burned.count(), Ordering::Relaxed);
-        slot.tally.burned(BurnCause::Seek, burned.count());
-        slot.wake_waiters();
-    }
-
-    /// Open addressing; slots are never given back, so a free one ends the search.
-    fn probe(&self, key: &SegmentKey) -> Probe<'_> {
-        let slots = self.segments();
-        let start = (halves(key.segment_id)[1] ^ u64::from(key.database)) as usize % slots.len();
-        for slot in slots[start..].iter().chain(&slots[..start]) {
-            match slot.database.load(Ordering::Acquire) {
-                0 => return Probe::Free(slot),
-                _ if slot.key() == *key => return Probe::Found(slot),
-                _ => {}
-            }
-        }
-        Probe::Full
     }
 }
 
@@ -157,17 +110,12 @@ impl SegmentKey {
     }
 }
 
-enum Probe<'s> {
-    Found(&'s SegmentSlot),
-    Free(&'s SegmentSlot),
-    Full,
-}
-
 impl RefillWorker {
     /// This process serves `database` from now on; 0 ends it.
     pub fn register(&self, database: u32) {
         // SAFETY: a variable of this process.
         self.latch.store(unsafe { pg_sys::MyLatch }, Ordering::SeqCst);
+        self.serving.store(0, Ordering::SeqCst);
         self.database.store(database, Ordering::SeqCst);
     }
 }
@@ -192,6 +140,8 @@ impl SegmentSlot {
             space_id: [const { AtomicU64::new(0) }; 2],
             stretch: StretchWords::default(),
             buffer: Buffer::new(),
+            used_boot_ms: AtomicU64::new(0),
+            used_ids: AtomicU64::new(0),
             high_water: AtomicI64::new(0),
             wanted: AtomicBool::new(false),
             ids_wanted: AtomicU64::new(0),
@@ -216,6 +166,42 @@ impl SegmentSlot {
         self.database.load(Ordering::Acquire)
     }
 
+    pub(super) fn set_key(&self, key: &SegmentKey) {
+        store_id(&self.segment_id, key.segment_id);
+        store_id(&self.space_id, key.space_id);
+        self.database.store(key.database, Ordering::Release);
+    }
+
+    /// As it was with no tag; the buffer has been discarded, and waiters are left alone.
+    pub(super) fn forget_all(&self) {
+        self.stretch.forget();
+        for word in [
+            &self.ids_wanted,
+            &self.granted_ids,
+            &self.bulk_ids,
+            &self.ids_before,
+            &self.granted_boot_ms,
+            &self.used_ids,
+            &self.limited_until_boot_ms,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [
+            &self.step,
+            &self.failure,
+            &self.held_up,
+            &self.holder_pid,
+            &self.holder_xid,
+            &self.fetch_limit,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.limit_id.store(0, Ordering::Relaxed);
+        self.high_water.store(0, Ordering::Release);
+        self.wanted.store(false, Ordering::SeqCst);
+        self.tally.forget_all();
+    }
+
     pub fn key(&self) -> SegmentKey {
         SegmentKey {
             database: self.database(),
@@ -230,16 +216,26 @@ impl SegmentSlot {
             .saturating_sub(self.ids_before.load(Ordering::Relaxed))
     }
 
-    fn ids_ever(&self) -> u64 {
+    pub(super) fn ids_ever(&self) -> u64 {
         // Granted last: a range that is published in between must not seem to have been drawn.
         let remaining = self.buffer.remaining();
         self.granted_ids.load(Ordering::Relaxed).saturating_sub(remaining)
     }
 
-    /// By the launcher: how fast ids are drawn from memory.
-    pub fn measure_pace(&self, now: BootMs) {
+    /// By the launcher, about once a second: is it in use, and how fast are ids drawn from memory? The path of an id
+    /// reads no clock and writes down no time.
+    pub fn look_after(&self, now: BootMs) {
+        let ids = self.ids_ever();
+        if self.used_ids.swap(ids, Ordering::Relaxed) != ids {
+            self.touch(now);
+        }
         let bulk = self.bulk_ids.load(Ordering::Relaxed);
         self.tally.measure_pace(self.ids_ever().saturating_sub(bulk), now);
+    }
+
+    /// It is in use.
+    pub fn touch(&self, now: BootMs) {
+        self.used_boot_ms.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// Count ids from zero again.

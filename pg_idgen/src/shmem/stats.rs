@@ -32,6 +32,8 @@ pub struct Stats {
     pub waited_ms: AtomicU64,
     /// Ids that were claimed and not given out.
     pub burnt: AtomicU64,
+    /// Tags whose place was given to another one.
+    pub evictions: AtomicU64,
     /// Errors, by position in [`REFUSALS`].
     pub refusals: [AtomicU64; REFUSALS.len()],
     roles: [RoleCounter; ROLES_MAX + 1],
@@ -48,6 +50,7 @@ impl Stats {
             lease_waits: AtomicU64::new(0),
             waited_ms: AtomicU64::new(0),
             burnt: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
             refusals: [const { AtomicU64::new(0) }; REFUSALS.len()],
             roles: std::array::from_fn(|_| RoleCounter {
                 role: AtomicU32::new(0),
@@ -94,6 +97,7 @@ impl Stats {
             &self.lease_waits,
             &self.waited_ms,
             &self.burnt,
+            &self.evictions,
         ]
         .into_iter()
         .chain(&self.refusals)

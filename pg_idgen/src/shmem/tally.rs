@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub enum BurnCause {
     /// What memory held when the server stopped (at most so many).
     Restart,
+    /// What memory held when another tag was given its place (at most so many).
+    Eviction,
     /// What memory held when the tag was moved.
     Seek,
     /// Granted and not published: the lease had ended, the anchor could not be written, the tag was moved meanwhile.
@@ -22,11 +24,19 @@ pub enum BurnCause {
 }
 
 impl BurnCause {
-    const ALL: [Self; 5] = [Self::Restart, Self::Seek, Self::Refill, Self::Safety, Self::Bulk];
+    const ALL: [Self; 6] = [
+        Self::Restart,
+        Self::Eviction,
+        Self::Seek,
+        Self::Refill,
+        Self::Safety,
+        Self::Bulk,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Restart => "restart",
+            Self::Eviction => "eviction",
             Self::Seek => "seek",
             Self::Refill => "refill",
             Self::Safety => "safety",
@@ -135,6 +145,27 @@ impl Tally {
         let drawn = drawn_ever.saturating_sub(before_ids);
         let pace = pace(before, drawn, now.0.saturating_sub(before_ms));
         self.pace.store(pace.to_bits(), Relaxed);
+    }
+
+    /// As it was when nothing had been counted.
+    pub fn forget_all(&self) {
+        let counts = [
+            &self.refills,
+            &self.refill_failures,
+            &self.refill_us_last,
+            &self.refill_us_max,
+            &self.refill_us_sum,
+            &self.pace,
+            &self.paced_boot_ms,
+            &self.paced_ids,
+            &self.fetches.bucket,
+        ];
+        for word in counts.into_iter().chain(&self.burned) {
+            word.store(0, Relaxed);
+        }
+        for word in self.fetches.counts.iter().chain([&self.fetches.alerts_up]) {
+            word.store(0, Relaxed);
+        }
     }
 
     pub fn view(&self) -> TallyView {

@@ -17,7 +17,7 @@ pub fn serve(shared: &Shared, database: u32, entry: usize, settled: &mut Settled
             continue;
         };
         served += 1;
-        let answer = grant(shared, &request, settled);
+        let answer = grant(shared, &request, entry, settled);
         if let (BulkAnswer::Granted(range), false) = (answer, shared.bulk.answer(place, ticket, answer)) {
             if request.request_key().is_none()
                 && let Some(slot) = shared.segment_in_use(&request.key)
@@ -44,11 +44,12 @@ pub fn fail(shared: &Shared, database: u32, entry: usize) {
 }
 
 /// One short transaction.
-fn grant(shared: &Shared, request: &BulkRequest, settled: &mut Settled) -> BulkAnswer {
-    // Whoever asks has found or made the tag's place.
-    let Some(slot) = shared.segment_in_use(&request.key) else {
+fn grant(shared: &Shared, request: &BulkRequest, entry: usize, settled: &mut Settled) -> BulkAnswer {
+    // Whoever asks has found or made the tag's place, and makes it again if another tag was given it.
+    let Some(serving) = shared.serve_tag(entry, &request.key) else {
         return BulkAnswer::Gone;
     };
+    let slot = serving.slot;
     let Ok(permit) = Permit::now(shared, slot) else {
         return BulkAnswer::NoAuthority;
     };

@@ -46,13 +46,13 @@ pub extern "C-unwind" fn idgen_launcher_main(_argument: pg_sys::Datum) {
     let mut launcher = Launcher {
         shared,
         running: Vec::new(),
-        measured_at: clock::boot(),
+        looked_at: clock::boot(),
         turns: HashMap::new(),
         turn: 0,
     };
     loop {
         launcher.reap();
-        launcher.measure(clock::boot());
+        launcher.look_after(clock::boot());
         let all_served = launcher.start_where_needed();
         sleep(if all_served { LOOK_AROUND } else { LOOK_AGAIN });
     }
@@ -61,8 +61,8 @@ pub extern "C-unwind" fn idgen_launcher_main(_argument: pg_sys::Datum) {
 struct Launcher {
     shared: &'static Shared,
     running: Vec<Running>,
-    /// When the pace of the tags was measured last.
-    measured_at: BootMs,
+    /// When the tags were looked after last.
+    looked_at: BootMs,
     /// The number of each database's last turn.
     turns: HashMap<u32, u64>,
     turn: u64,
@@ -85,6 +85,7 @@ impl Launcher {
             let entry = &shared.refill_workers[running.entry];
             // A worker that died has not taken its registration back.
             entry.database.store(0, Ordering::SeqCst);
+            entry.serving.store(0, Ordering::SeqCst);
             shared.bulk.answer_for_dead(running.entry);
             if !entry.served.load(Ordering::Acquire) {
                 // It never got into its database, which may be gone: whoever still waits will ask again.
@@ -94,14 +95,14 @@ impl Launcher {
         });
     }
 
-    /// How fast tags are drawn from, for `idgen.segments`: the path of an id reads no clock.
-    fn measure(&mut self, now: BootMs) {
-        if now.since(self.measured_at) < LOOK_AROUND.as_millis() as u64 {
+    /// Which tags are in use, and how fast they are drawn from.
+    fn look_after(&mut self, now: BootMs) {
+        if now.since(self.looked_at) < LOOK_AROUND.as_millis() as u64 {
             return;
         }
-        self.measured_at = now;
+        self.looked_at = now;
         for slot in self.shared.segments_in_use() {
-            slot.measure_pace(now);
+            slot.look_after(now);
         }
     }
 
