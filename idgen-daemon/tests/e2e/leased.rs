@@ -185,6 +185,11 @@ fn of_two_servers_on_one_copied_database_the_second_grants_nothing() {
     first.kill();
     all.extend(draw_to_the_end(&original).0);
     all.extend(draws_again(&copy));
+    // Hazard H4: one that comes back after it was given up takes nothing, whatever its server remembers.
+    let mut back = daemon(&original, "original", &store).launch();
+    back.wait_unready_with("copy has the lease");
+    assert_eq!(draw(&mut original.connect(), 1).expect_err("it lost it"), REFUSED);
+    all.extend(draws_again(&copy));
     all.assert_unique("segment numbers", 5_000);
 }
 
@@ -235,10 +240,24 @@ fn a_promoted_standby_never_grants_what_its_primary_has_granted(store: &Store) {
     let on_new = Load::resume(&standby, 2);
     load.wait_statements(50);
     // Now its daemon dies; the old primary grants on until its deadline, the new one begins when the lease has run out.
+    let killed: f64 = sql::value(
+        &mut primary.connect(),
+        "SELECT extract(epoch FROM clock_timestamp())::float8",
+    );
     first.kill();
     second.wait_ready();
     on_new.wait_statements(100);
     let (old, new) = (load.finish(), on_new.finish());
+    let granted: f64 = sql::value(
+        &mut primary.connect(),
+        "SELECT extract(epoch FROM max(at))::float8 FROM idgen.audit_event WHERE kind = 'segment.grant'",
+    );
+    // An event is written while its grant is under way, and the machine may be busy.
+    let lasted = granted - killed;
+    assert!(
+        lasted < DEADLINE.as_secs_f64() + 2.0,
+        "the old primary granted for {lasted} s"
+    );
     primary.stop();
     // It follows the new one, from where they parted.
     primary.rewind(&standby);

@@ -71,6 +71,8 @@ mod segment_faults;
 #[cfg(test)]
 mod segment_home;
 #[cfg(test)]
+mod segment_incidents;
+#[cfg(test)]
 mod segment_load;
 #[cfg(test)]
 mod segment_manage;
