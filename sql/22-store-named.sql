@@ -52,6 +52,9 @@ CREATE TABLE idgen.stripe (
     database_name  text    NOT NULL,
     claimed_at     timestamptz NOT NULL,
     claimed_by     text    NOT NULL,
+    stripe_size    bigint  NOT NULL CHECK (stripe_size > 0),
+    above          bigint  NOT NULL CHECK (above >= 0),
+    joined_at      timestamptz,
     released_at    timestamptz,
     release_reason text,
     revision       bigint  NOT NULL,
@@ -68,6 +71,9 @@ COMMENT ON COLUMN idgen.stripe.server_name IS 'Name of its idgend, for people.';
 COMMENT ON COLUMN idgen.stripe.database_name IS 'Its database that belongs to the space.';
 COMMENT ON COLUMN idgen.stripe.claimed_at IS 'When, by the clock of this database.';
 COMMENT ON COLUMN idgen.stripe.claimed_by IS 'Who claimed it.';
+COMMENT ON COLUMN idgen.stripe.stripe_size IS 'Ids per stripe; the same in all rows of a space.';
+COMMENT ON COLUMN idgen.stripe.above IS 'Ids up to it were granted before the space was cut; the same in all rows of a space.';
+COMMENT ON COLUMN idgen.stripe.joined_at IS 'When a database began to grant under the index, last; NULL: none ever did.';
 COMMENT ON COLUMN idgen.stripe.released_at IS 'Since when it is nobody''s; NULL: it is claimed.';
 COMMENT ON COLUMN idgen.stripe.release_reason IS 'Why it was released, and by whom.';
 COMMENT ON COLUMN idgen.stripe.revision IS 'Store revision of the last change of this row; guards the next one.';

@@ -4,13 +4,23 @@ CREATE TABLE idgen.space (
     one          boolean PRIMARY KEY DEFAULT true CHECK (one),
     space_id     uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
     source_id    uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
-    database_oid oid  NOT NULL
+    database_oid oid  NOT NULL,
+    stripe       integer NOT NULL DEFAULT 0,
+    stripes      integer NOT NULL DEFAULT 1 CHECK (stripes BETWEEN 1 AND 64),
+    stripe_size  bigint CHECK (stripe_size > 0),
+    above        bigint NOT NULL DEFAULT 0 CHECK (above >= 0),
+    CHECK (stripe >= 0 AND stripe < stripes),
+    CHECK ((stripes = 1) = (stripe_size IS NULL))
 );
 COMMENT ON TABLE idgen.space IS 'The one row that names this database: its tag space and its source of audit events. Not dumped: a restored copy is another space. Renewed when the database turns out to be a clone.';
 COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
 COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
 COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE ... TEMPLATE.';
+COMMENT ON COLUMN idgen.space.stripe IS 'Which of the space''s masters this database is, from 0. Set by idgen.join_space().';
+COMMENT ON COLUMN idgen.space.stripes IS 'How many masters the space is cut for; 1: this database alone.';
+COMMENT ON COLUMN idgen.space.stripe_size IS 'Ids per stripe: the first stripe is master 0''s, the next master 1''s, and so on, over and over; NULL: one master.';
+COMMENT ON COLUMN idgen.space.above IS 'Ids up to it were granted before the space was cut; nobody grants them now.';
 CREATE FUNCTION idgen.server_home(
     OUT system_identifier bigint, OUT timeline integer, OUT machine text, OUT os_boot text,
     OUT device bigint, OUT inode bigint)
@@ -36,7 +46,7 @@ COMMENT ON TABLE idgen.authority IS 'The one row that says where this database w
 COMMENT ON COLUMN idgen.authority.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.authority.mark IS 'Renewed whenever ranges may have been granted that this database does not know of; a tag whose mark is another one burns first.';
 COMMENT ON COLUMN idgen.authority.cause IS 'Why it was renewed last; NULL: never.';
-COMMENT ON COLUMN idgen.authority.changes IS 'How often; tag_seq of the last event authority.*.';
+COMMENT ON COLUMN idgen.authority.changes IS 'Counts the events of the whole space: tag_seq of the last event authority.* or space.*.';
 COMMENT ON COLUMN idgen.authority.changed_at IS 'When.';
 COMMENT ON COLUMN idgen.authority.system_identifier IS 'Of the cluster.';
 COMMENT ON COLUMN idgen.authority.timeline IS 'Of the write-ahead log.';
@@ -92,8 +102,8 @@ COMMENT ON COLUMN idgen.segment.step IS 'Least ids per grant, 1 to 1,000,000.';
 COMMENT ON COLUMN idgen.segment.max_step IS 'Most ids per grant, step to 1,000,000: what one crash may burn twice.';
 COMMENT ON COLUMN idgen.segment.step_hint IS 'Step of the last grant (which gave fewer ids only at the limit); it adapts so that a range lasts about 15 minutes.';
 COMMENT ON COLUMN idgen.segment.fetch_limit IS 'Grants per minute; NULL: no limit.';
-COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe where several masters share the space; NULL: one master. Not used by this release.';
-COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters; 1 in this release.';
+COMMENT ON COLUMN idgen.segment.stripe_size IS 'Ids per stripe of the space in which max_id counts; NULL: one master. In a space that is cut otherwise the tag grants nothing (IG035).';
+COMMENT ON COLUMN idgen.segment.stripe_count IS 'Number of masters of that space; 1: one.';
 COMMENT ON COLUMN idgen.segment.tag_seq IS 'Number of the last audit event of this tag, without gaps.';
 COMMENT ON COLUMN idgen.segment.version IS 'Raised by every change of the definition.';
 COMMENT ON COLUMN idgen.segment.needs_burn IS 'The row came by COPY, restore or replication, or its max_id was changed by hand: the safety burn is passed over before the next grant.';
@@ -145,12 +155,12 @@ COMMENT ON COLUMN idgen.audit_event.event_id IS 'Rises, with gaps; unique togeth
 COMMENT ON COLUMN idgen.audit_event.source_id IS 'The database that recorded it (idgen.space).';
 COMMENT ON COLUMN idgen.audit_event.at IS 'When it was recorded (clock, not transaction start).';
 COMMENT ON COLUMN idgen.audit_event.tx IS 'Transaction of the database that recorded it.';
-COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek, segment.drop, segment.adopt, segment.release, or segment.open (a range that was granted and may be partly unused, because the server has stopped: nothing of it is drawn any more); of the whole space (tag empty): authority.burn, authority.adopt, authority.promote.';
+COMMENT ON COLUMN idgen.audit_event.kind IS 'segment.create, segment.grant, segment.burn, segment.alter, segment.seek, segment.drop, segment.adopt, segment.release, segment.join, segment.leave, or segment.open (a range that was granted and may be partly unused, because the server has stopped: nothing of it is drawn any more); of the whole space (tag empty): authority.burn, authority.adopt, authority.promote, space.join, space.leave.';
 COMMENT ON COLUMN idgen.audit_event.space_id IS 'Tag space; (space_id, tag) is the key of everybody downstream.';
 COMMENT ON COLUMN idgen.audit_event.tag IS 'The tag.';
-COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag by one, taken under its row lock.';
-COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted, burned or skipped range.';
-COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of a granted, burned or skipped range.';
+COMMENT ON COLUMN idgen.audit_event.tag_seq IS 'Counts the events of the tag in this database by one, taken under its row lock; masters that share a space count each for itself (source_id).';
+COMMENT ON COLUMN idgen.audit_event.lo IS 'First id of a granted, burned or skipped range, all of which is this database''s. Where several masters share the space a grant has an event for each run of ids; a burn, a seek or a drop has own_from and own_to in its payload instead, because ids of others lie between.';
+COMMENT ON COLUMN idgen.audit_event.hi IS 'Last id of it.';
 COMMENT ON COLUMN idgen.audit_event.token_epoch IS 'Fencing token of a leased authority (idgen.authority): the epoch; NULL: authority was local.';
 COMMENT ON COLUMN idgen.audit_event.token_revision IS '... and the revision of the lease store.';
 COMMENT ON COLUMN idgen.audit_event.payload IS 'What else is to be known, by kind.';
@@ -221,7 +231,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, IG035 not cut in the stripes of its space, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,

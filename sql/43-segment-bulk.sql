@@ -7,6 +7,9 @@ CREATE TABLE idgen.segment_request (
     first_id     bigint NOT NULL,
     requested_by name   NOT NULL,
     requested_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    stripe       integer NOT NULL DEFAULT 0,
+    stripes      integer NOT NULL DEFAULT 1 CHECK (stripes BETWEEN 1 AND 64),
+    stripe_size  bigint CHECK (stripe_size > 0),
     PRIMARY KEY (tag, request_key)
 );
 CREATE INDEX segment_request_age ON idgen.segment_request (requested_at);
@@ -15,9 +18,12 @@ COMMENT ON INDEX idgen.segment_request_age IS 'For the removal of old answers.';
 COMMENT ON COLUMN idgen.segment_request.tag IS 'The tag.';
 COMMENT ON COLUMN idgen.segment_request.request_key IS 'What the caller calls the request; 1 to 200 bytes.';
 COMMENT ON COLUMN idgen.segment_request.n IS 'How many ids it was for.';
-COMMENT ON COLUMN idgen.segment_request.first_id IS 'First of these ids; they are consecutive.';
+COMMENT ON COLUMN idgen.segment_request.first_id IS 'First of these ids; the others follow among those of the stripes that the database had then.';
 COMMENT ON COLUMN idgen.segment_request.requested_by IS 'Role that asked first.';
 COMMENT ON COLUMN idgen.segment_request.requested_at IS 'When it was granted.';
+COMMENT ON COLUMN idgen.segment_request.stripe IS 'Which master the database was then; as idgen.space.stripe.';
+COMMENT ON COLUMN idgen.segment_request.stripes IS 'Of how many; 1: one, and the ids are consecutive.';
+COMMENT ON COLUMN idgen.segment_request.stripe_size IS 'Ids per stripe; NULL: one master.';
 SELECT pg_catalog.pg_extension_config_dump('idgen.segment_request', '');
 
 CREATE FUNCTION idgen_segment_range(tag text, n bigint)
@@ -25,7 +31,7 @@ RETURNS int8multirange
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment_range';
 COMMENT ON FUNCTION idgen_segment_range(text, bigint) IS
-'n ids of a segment tag by one database write, as ranges (one, today): all of them, or an error and none. n: 1 to 100,000,000. The step of the tag is left alone. They are the caller''s whatever becomes of its transaction. They are above all that was granted before, so not in order with ids of idgen_segment() that were granted already and not drawn. The id 9223372036854775807 is never among them. Errors: IG005 unknown tag, IG006 fewer than n are left, IG007 not granted within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, 22023 n out of range, 22004 NULL.';
+'n ids of a segment tag by one database write, as ranges (one; where several masters share the space, one for each run of ids that are this one''s): all of them, or an error and none. n: 1 to 100,000,000. The step of the tag is left alone. They are the caller''s whatever becomes of its transaction. They are above all that was granted before, so not in order with ids of idgen_segment() that were granted already and not drawn. The id 9223372036854775807 is never among them. Errors: IG005 unknown tag, IG006 fewer than n are left, IG007 not granted within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, IG035 not cut in the stripes of its space, 22023 n out of range, 22004 NULL.';
 
 CREATE FUNCTION idgen_segment_range(tag text, n bigint, request_key text)
 RETURNS int8multirange

@@ -1,13 +1,13 @@
 -- Who may grant ranges: the daemon carries leases and ceilings from the lease store (idgen.authority = leased).
 
 CREATE FUNCTION idgen.authority_wanted(
-    OUT space_id uuid, OUT stripe integer, OUT tag text, OUT segment_id uuid,
+    OUT space_id uuid, OUT stripe integer, OUT stripes integer, OUT stripe_size bigint, OUT tag text, OUT segment_id uuid,
     OUT max_id bigint, OUT ceiling bigint, OUT wanted bigint)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE ROWS 10
 AS 'MODULE_PATHNAME', 'idgen_authority_wanted';
 COMMENT ON FUNCTION idgen.authority_wanted() IS
-'Daemon: what to lease and to raise for this database. One row without a tag names the space and the stripe to lease; one row more for every tag in use whose ceiling should be raised: max_id is what the table has granted, ceiling what may be granted here now (0: nothing), wanted what to raise it to. No rows: idgen.authority is local, or this is a standby, or a clone that is not another space yet. The call counts as a sign of life of the daemon. Error: IG011 not preloaded.';
+'Daemon: what to lease and to raise for this database. One row without a tag names the space and the stripe to lease, and how the space is cut (stripes 1: not at all); one row more for every tag in use whose ceiling should be raised: max_id is what the table has granted, ceiling what may be granted here now (0: nothing), wanted what to raise it to. No rows: idgen.authority is local, or this is a standby, or a clone that is not another space yet. The call counts as a sign of life of the daemon. Error: IG011 not preloaded.';
 
 CREATE FUNCTION idgen.install_authority(
     boot_id uuid, space_id uuid, stripe integer, token_epoch bigint, token_revision bigint, deadline_boot_ms bigint)
@@ -15,7 +15,7 @@ RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_install_authority';
 COMMENT ON FUNCTION idgen.install_authority(uuid, uuid, integer, bigint, bigint, bigint) IS
-'Daemon: the lease of this database''s space and stripe: ranges may be granted until deadline_boot_ms (CLOCK_BOOTTIME of this server, ms), up to the ceilings that raise_ceiling() tells under the same token. The token is (epoch, revision), compared in that order. A newer token makes older ceilings void; the same one again moves the deadline, never back. Returns true when it was opened, false when this token was open. Errors: IG101 another boot id, IG102 token not newer, or fenced, IG104 deadline passed, IG108 not the space of this database, IG011 not preloaded, IG012 in recovery, IG017 too many databases, 22023 bad argument.';
+'Daemon: the lease of this database''s space and stripe: ranges may be granted until deadline_boot_ms (CLOCK_BOOTTIME of this server, ms), up to the ceilings that raise_ceiling() tells under the same token. The token is (epoch, revision), compared in that order. A newer token makes older ceilings void; the same one again moves the deadline, never back. Returns true when it was opened, false when this token was open. Errors: IG101 another boot id, IG102 token not newer, or fenced, IG104 deadline passed, IG108 not the space or stripe of this database, IG011 not preloaded, IG012 in recovery, IG017 too many databases, 22023 bad argument.';
 
 CREATE FUNCTION idgen.raise_ceiling(
     space_id uuid, stripe integer, token_epoch bigint, token_revision bigint, tag text, floor bigint, ceiling bigint)

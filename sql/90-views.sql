@@ -22,7 +22,7 @@ SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.ope
        s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
        pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from,
        s.clock_state, s.clock_reason, s.clock_offset_us, s.clock_error_us, p.space_id, p.source_id,
-       a.authority, a.authority_state, a.authority_deadline_in_ms
+       a.authority, a.authority_state, a.authority_deadline_in_ms, p.stripe, p.stripes, p.stripe_size
   FROM idgen.server_state() s CROSS JOIN idgen.space p CROSS JOIN idgen.authority_state() a;
 COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
 COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
@@ -47,6 +47,9 @@ COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per ta
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 COMMENT ON COLUMN idgen.health.authority IS 'Who may grant ranges of segment tags here: local or leased (idgen.authority).';
 COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first (after a promotion or recovery, with the next grant) or copy (refuses until idgen.adopt_authority()); leased: no lease, expired (its deadline has passed) or fenced; in recovery or not preloaded.';
+COMMENT ON COLUMN idgen.health.stripe IS 'Which of the space''s masters this database is, from 0.';
+COMMENT ON COLUMN idgen.health.stripes IS 'How many masters the space is cut for; 1: this database alone.';
+COMMENT ON COLUMN idgen.health.stripe_size IS 'Ids per stripe; NULL: one master.';
 COMMENT ON COLUMN idgen.health.authority_deadline_in_ms IS 'In how many ms the lease of this database''s space ends unless the daemon renews it; NULL: authority is local, or no lease is open.';
 
 -- Operators by their full names where the arguments are converted: one in the target schema that takes them as they
@@ -83,7 +86,10 @@ SELECT s.tag, coalesce(r.rolname, s.owner) AS owner, s.start_id, s.max_id, s.lim
        b.refill_ms, b.refill_ms_max, b.refill_ms_mean, b.granted_ms_ago, b.wanted, b.blocker, b.blocker_pid,
        (SELECT x.gid FROM pg_catalog.pg_prepared_xacts x WHERE x.transaction::text::bigint = b.blocker_xid) AS blocker_gid,
        b.burned::jsonb AS burned, s.fetch_limit, b.fetches_per_minute, b.warning, s.created_at, s.granted_at, s.segment_id,
-       s.limit_id - s.max_id + coalesce(b.remaining, 0) AS ids_left
+       idgen.stripe_place(s.limit_id, p.stripe, p.stripes, coalesce(p.stripe_size, 1))
+           - idgen.stripe_place(s.max_id, p.stripe, p.stripes, coalesce(p.stripe_size, 1)) + coalesce(b.remaining, 0) AS ids_left,
+       CASE WHEN s.stripe_count = p.stripes AND (s.stripe_size = p.stripe_size OR p.stripes = 1) THEN p.stripe END AS stripe,
+       s.stripe_count AS stripes, s.stripe_size
   FROM idgen.segment s CROSS JOIN idgen.space p
   LEFT JOIN pg_catalog.pg_roles r
     ON r.oid = CASE WHEN s.role_space = p.space_id THEN s.owner_oid
@@ -110,7 +116,7 @@ COMMENT ON COLUMN idgen.segments.refill_ms_max IS 'The longest refill since the 
 COMMENT ON COLUMN idgen.segments.refill_ms_mean IS 'The mean of all refills since the server started, in ms.';
 COMMENT ON COLUMN idgen.segments.granted_ms_ago IS 'Age of the last range, ms.';
 COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has not begun.';
-COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, exhausted, dropped, or error (see the server log); NULL: nothing.';
+COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, not cut (IG035), exhausted, dropped, or error (see the server log); NULL: nothing.';
 COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that holds the lock, where it is a lock; NULL: none, or not found.';
 COMMENT ON COLUMN idgen.segments.blocker_gid IS 'Name of the prepared transaction that holds the lock (pg_prepared_xacts); NULL: none, or it has ended.';
 COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart, eviction: in memory when it stopped, or when its place was given to another tag (at most so many, counted with the next grant); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
@@ -120,7 +126,10 @@ COMMENT ON COLUMN idgen.segments.warning IS 'What somebody should look into: mor
 COMMENT ON COLUMN idgen.segments.created_at IS 'When the tag was made.';
 COMMENT ON COLUMN idgen.segments.granted_at IS 'When the last range was granted.';
 COMMENT ON COLUMN idgen.segments.segment_id IS 'Names the tag in audit events.';
-COMMENT ON COLUMN idgen.segments.ids_left IS 'Ids up to limit_id that nobody has drawn: not yet granted, or in memory.';
+COMMENT ON COLUMN idgen.segments.ids_left IS 'Ids up to limit_id that nobody has drawn: not yet granted, or in memory. Where several masters share the space: of this one''s.';
+COMMENT ON COLUMN idgen.segments.stripe IS 'Which of the space''s masters grants here, from 0; NULL: nobody, because the tag is not cut in the stripes of its space (IG035).';
+COMMENT ON COLUMN idgen.segments.stripes IS 'How many masters the tag is cut for; 1: one.';
+COMMENT ON COLUMN idgen.segments.stripe_size IS 'Ids per stripe; NULL: one master.';
 
 CREATE VIEW idgen.formats AS
 SELECT f.name, f.compiled_in, f.epoch, f.sign_bits, f.ts_bits, f.region_bits, f.version_bits, f.node_bits, f.seq_bits,

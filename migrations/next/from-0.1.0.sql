@@ -22,6 +22,14 @@ ALTER TABLE idgen.cell
     DROP COLUMN region;
 ALTER TABLE idgen.lease SET (fillfactor = 40);
 
+ALTER TABLE idgen.space
+    ADD COLUMN stripe integer NOT NULL DEFAULT 0,
+    ADD COLUMN stripes integer NOT NULL DEFAULT 1 CHECK (stripes BETWEEN 1 AND 64),
+    ADD COLUMN stripe_size bigint CHECK (stripe_size > 0),
+    ADD COLUMN above bigint NOT NULL DEFAULT 0 CHECK (above >= 0),
+    ADD CHECK (stripe >= 0 AND stripe < stripes),
+    ADD CHECK ((stripes = 1) = (stripe_size IS NULL));
+
 -- No mark: 0.1.0 did not remember where it was, so each tag passes over its safety burn once.
 ALTER TABLE idgen.segment
     ADD COLUMN rate_per_minute bigint NOT NULL DEFAULT 0 CHECK (rate_per_minute >= 0),

@@ -47,6 +47,14 @@ pub enum Error {
     CopyOfDatabase,
     /// IG032
     BurnTooLarge { tag: String, limit_id: i64 },
+    /// IG035
+    NotCut { tag: String },
+    /// IG036
+    NoMaster {
+        message: String,
+        detail: String,
+        hint: &'static str,
+    },
     /// IG009
     FormatMismatch { detail: String, hint: &'static str },
     /// IG010
@@ -154,11 +162,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 39] = [
+pub const REFUSALS: [&str; 41] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG008", "IG009", "IG010", "IG011",
     "IG012", "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022",
-    "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG101", "IG102",
-    "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
+    "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG035", "IG036",
+    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
 ];
 
 struct Report {
@@ -448,6 +456,17 @@ impl Error {
                 ),
                 "Find out what the highest id in use is, and say how many to pass over: SELECT idgen.set_safety_burn('tag', ids).",
             ),
+            Self::NotCut { tag } => report(
+                "IG035",
+                format!("segment tag \"{tag}\" is not cut in the stripes of its space"),
+                "It was restored or replicated from a database that shares its space with other masters, or from one that does not, and this one does not do the same: its ids may be others' too.",
+                "Join the space with \"idgenctl stripes join\", or make the database a space of its own: SELECT idgen.leave_space('why').",
+            ),
+            Self::NoMaster {
+                message,
+                detail,
+                hint,
+            } => report("IG036", message, detail, hint),
             Self::OtherSpace { own, offered } => report(
                 "IG108",
                 "the lease is not that of this database's space",

@@ -183,6 +183,7 @@ fn refill(shared: &Shared, serving: &Serving<'_>, settled: &mut Settled) {
     let wish = Wish {
         segment_id: key.segment_id,
         space_id: key.space_id,
+        stripes: key.stripes,
         source_id: None,
         issuer: Issuer::RefillWorker,
         above: slot.high_water.load(Ordering::Acquire),
@@ -195,10 +196,10 @@ fn refill(shared: &Shared, serving: &Serving<'_>, settled: &mut Settled) {
             // A SIGTERM that ended a wait for the synchronous standby has left the commit unconfirmed: the
             // process ends here and the range is burned.
             pgrx::check_for_interrupts!();
-            if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, granted.range.last())
+            if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, granted.ids.last_id())
             {
                 note_failure(slot, Failure::Error);
-                slot.tally.burned(BurnCause::Refill, granted.range.count);
+                slot.tally.burned(BurnCause::Refill, granted.ids.range.count);
                 pgrx::log!("pg_idgen: a range is burned: {error:?}");
                 slot.wake_waiters();
                 return;
@@ -241,13 +242,14 @@ fn publish(
     began_us: u64,
 ) {
     let range = Publication {
-        base: granted.range.first,
-        len: granted.range.count,
+        base: granted.ids.range.first,
+        len: granted.ids.range.count,
         incarnation,
     };
+    let (first, last) = (granted.ids.first_id(), granted.ids.last_id());
     let published = {
         let locked = shared.lock_segments();
-        slot.high_water.fetch_max(granted.range.last(), Ordering::AcqRel);
+        slot.high_water.fetch_max(last, Ordering::AcqRel);
         match &wish.permit {
             // The commit took so long that somebody else may grant by now.
             Permit::Leased(permit)
@@ -272,11 +274,7 @@ fn publish(
     match published {
         None => {
             note_failure(slot, Failure::NoAuthority);
-            let last = granted.range.last();
-            pgrx::log!(
-                "pg_idgen: granted ids {} to {last} are burned: the lease has ended",
-                range.base
-            );
+            pgrx::log!("pg_idgen: granted ids {first} to {last} are burned: the lease has ended");
         }
         Some(Ok(())) => {
             slot.step.store(granted.step, Ordering::Relaxed);
@@ -286,11 +284,7 @@ fn publish(
         }
         Some(Err(error)) => {
             note_failure(slot, Failure::Error);
-            pgrx::log!(
-                "pg_idgen: granted ids {} to {} are burned: {error}",
-                range.base,
-                granted.range.last()
-            );
+            pgrx::log!("pg_idgen: granted ids {first} to {last} are burned: {error}");
         }
     }
 }
@@ -310,6 +304,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
             note_failure(slot, Failure::RateLimited);
         }
         Refused::Copy => note_failure(slot, Failure::Copy),
+        Refused::NotCut => note_failure(slot, Failure::NotCut),
         Refused::BurnTooLarge { limit_id } => {
             slot.limit_id.store(*limit_id, Ordering::Release);
             note_failure(slot, Failure::BurnTooLarge);

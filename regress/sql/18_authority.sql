@@ -6,10 +6,10 @@
 \set ECHO none
 \i :refusal
 \set ECHO all
-CREATE FUNCTION pg_temp.install(revision bigint, epoch bigint DEFAULT 1, boot uuid DEFAULT NULL, space uuid DEFAULT NULL, deadline_in bigint DEFAULT 60000, stripe integer DEFAULT 0)
+CREATE FUNCTION pg_temp.install(revision bigint, epoch bigint DEFAULT 1, boot uuid DEFAULT NULL, space uuid DEFAULT NULL, deadline_in bigint DEFAULT 60000, of_stripe integer DEFAULT 0)
 RETURNS text LANGUAGE sql AS $$
     SELECT pg_temp.refusal(format('SELECT idgen.install_authority(%L, %L, %s, %s, %s, %s)',
-               coalesce(boot, c.boot_id), coalesce(space, h.space_id), stripe, epoch, revision, c.boottime_ms + deadline_in))
+               coalesce(boot, c.boot_id), coalesce(space, h.space_id), of_stripe, epoch, revision, c.boottime_ms + deadline_in))
       FROM idgen.server_clock() c, idgen.health h
 $$;
 CREATE FUNCTION pg_temp.raise(revision bigint, tag text, floor bigint, ceiling bigint) RETURNS boolean LANGUAGE sql AS $$
@@ -43,7 +43,7 @@ SELECT pg_temp.refusal($$SELECT idgen_create_segment('own'), idgen_segment('own'
 SELECT pg_temp.install(10, boot => gen_random_uuid());
 SELECT pg_temp.install(10, space => gen_random_uuid());
 SELECT pg_temp.install(10, deadline_in => -1);
-SELECT pg_temp.install(-1), pg_temp.install(10, stripe => -1);
+SELECT pg_temp.install(-1), pg_temp.install(10, of_stripe => -1);
 SELECT pg_temp.raise(10, 'leased', 0, 1000), idgen.fence_authority(space_id, 0) FROM idgen.health;
 SELECT authority_state FROM idgen.health;
 -- The space is always told; the tag since it was used.

@@ -67,6 +67,9 @@ SELECT (SELECT count(*) FROM idgen.authority_wanted()) AS wanted, idgen.install_
        idgen.raise_ceiling(h.space_id, 0, 7, 1, 'reached', 0, 1) AS raised, idgen.fence_authority(h.space_id, 0) AS fenced FROM idgen.server_clock() c, idgen.health h;
 SELECT idgen.adopt_authority('reached'), idgen.promote('reached'), idgen.set_safety_burn('reached', 7);
 SELECT (SELECT inode FROM idgen.server_home()) > 0 AS home;
+SELECT idgen.stripe_place(30000, 1, 2, 10000);
+SELECT idgen.join_space(h.space_id, 0, 2, 10000, (SELECT max(max_id) FROM idgen.segment)) FROM idgen.health h;
+SELECT idgen.leave_space('reached');
 DELETE FROM idgen.segment;
 SELECT idgen.claim_server('shard') IS NOT NULL AS claimed;
 SELECT idgen.note_clock('good', 'reached', NULL, NULL);

@@ -21,6 +21,8 @@ pub mod waterline;
 
 pub use buffer::{Buffer, Burned, Publication, PublishError, Snapshot, Take};
 pub use exchange::{Exchange, Left, Ticket};
+pub use stripes::{Places, Stripes};
+
 pub use step::{
     Exhausted, HARD_STEP_MAX, RANGE_TARGET_MS, SeekRefused, grant, grant_exactly, next_step, seek,
 };

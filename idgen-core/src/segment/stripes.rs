@@ -109,10 +109,19 @@ impl Stripes {
 
     /// The id of a place. Places come from [`Self::places_to`], so that their ids are values of the type; a larger one
     /// gives the largest id.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn id(self, place: i64) -> i64 {
-        if self.is_single() || place < 1 {
+        if self.is_single() {
+            place
+        } else {
+            self.id_in_stripes(place)
+        }
+    }
+
+    #[inline(never)]
+    fn id_in_stripes(self, place: i64) -> i64 {
+        if place < 1 {
             return place;
         }
         let (size, count) = (i128::from(self.size), i128::from(self.count));
@@ -166,6 +175,45 @@ impl Stripes {
         let count = u128::from(self.count);
         let apart = count * u128::from(p.abs_diff(q)) + 2 * (count - 1) * u128::from(self.size);
         u64::try_from(apart).unwrap_or(u64::MAX)
+    }
+}
+
+/// A range of places, and whose they are: ids of one master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Places {
+    /// The places.
+    pub range: Range,
+    /// The master.
+    pub stripes: Stripes,
+}
+
+impl Places {
+    /// Their ids.
+    pub fn runs(self) -> impl Iterator<Item = Range> {
+        self.stripes.runs(self.range)
+    }
+
+    /// The lowest id.
+    #[must_use]
+    pub fn first_id(self) -> i64 {
+        self.stripes.id(self.range.first)
+    }
+
+    /// The highest id.
+    #[must_use]
+    pub fn last_id(self) -> i64 {
+        self.stripes.id(self.range.last())
+    }
+
+    /// Takes the lowest id out.
+    pub fn pop(&mut self) -> Option<i64> {
+        let Range { first, count } = self.range;
+        let left = count.checked_sub(1)?;
+        self.range = Range {
+            first: first.wrapping_add(1),
+            count: left,
+        };
+        Some(self.stripes.id(first))
     }
 }
 
@@ -232,6 +280,21 @@ mod tests {
                 run(100_001, 500)
             ]
         );
+    }
+
+    #[test]
+    fn places_are_taken_out_in_order() {
+        let mut places = Places {
+            range: Range {
+                first: 9_999,
+                count: 3,
+            },
+            stripes: of(1, 2),
+        };
+        assert_eq!((places.first_id(), places.last_id()), (19_999, 30_001));
+        assert_eq!(places.runs().count(), 2);
+        let taken: Vec<i64> = std::iter::from_fn(|| places.pop()).collect();
+        assert_eq!(taken, [19_999, 20_000, 30_001]);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use super::report::{Board, DatabaseReport, Standing};
 use super::server::{Database, Open, Said, Wanted};
 use crate::complaint::Complaint;
 use crate::error::Result;
-use crate::lease::{CEILINGS_AT_ONCE, NamedStore, Pinned, StoreError, StoreErrorKind};
+use crate::lease::{CEILINGS_AT_ONCE, Pinned, StoreError, StoreErrorKind, StripeStore};
 use crate::metrics::AuthorityMetrics;
 use crate::random::random;
 use idgen_core::clock::BootMs;
+use idgen_core::lease::named::stripes::has_joined;
 use idgen_core::lease::named::{Acquisition, Attempt, Ceilings, Decision, Held, LeaseName, Step, Want, Who};
 use idgen_core::lease::{BootId, InstanceId, Timing, Token};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(super) struct DatabaseKeeper<S, O: Open> {
     store_trouble: Complaint,
 }
 
-impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
+impl<S: StripeStore, O: Open> DatabaseKeeper<S, O> {
     pub(super) fn new(config: DatabaseConfig, open: O, shared: Arc<Mutex<Pinned<S>>>) -> Self {
         config.board.post(&config.database, DatabaseReport::starting());
         Self {
@@ -162,11 +163,13 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
             self.abandon(Standing::Local).await;
             return Ok(Pace::Idle);
         };
-        if self.post.as_ref().is_some_and(|post| post.of != of) {
+        let cut = wanted.cut;
+        let another = |post: &Post| (post.of, post.cut) != (of, cut);
+        if self.post.as_ref().is_some_and(another) {
             self.abandon(Standing::Wanted).await;
         }
         let timing = self.config.timing;
-        let post = self.post.get_or_insert_with(|| Post::new(of, timing));
+        let post = self.post.get_or_insert_with(|| Post::new(of, cut, timing));
         if let Some(loss) = post.tenure.pass(reading, boot_id) {
             self.note_lost(loss.name());
         }
@@ -277,6 +280,10 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
                     self.store_fails(&StoreError::new(StoreErrorKind::Denied, why));
                     return Ok(true);
                 }
+                if let Err(error) = self.check_claim(own_system).await {
+                    self.store_fails(&error);
+                    return Ok(true);
+                }
                 Ok(self.acquire(acquisition, reading).await)
             }
             Decision::GiveUp(token) => self.give_up(session, token).await,
@@ -289,6 +296,24 @@ impl<S: NamedStore, O: Open> DatabaseKeeper<S, O> {
                 Ok(true)
             }
         }
+    }
+
+    /// Of several masters only that database leases an index which has claimed and joined it.
+    async fn check_claim(&mut self, own_system: u64) -> std::result::Result<(), StoreError> {
+        let Some((post, cut)) = self.post.as_ref().and_then(|post| Some((post, post.cut?))) else {
+            return Ok(());
+        };
+        let (space_id, _) = post.of;
+        let claims = self.shared.lock().await.store.stripes(Some(space_id)).await?;
+        if has_joined(&claims, own_system, &self.config.database, cut) {
+            return Ok(());
+        }
+        let (index, count) = (cut.index(), cut.count());
+        let why = format!(
+            "this database has not joined stripe {index} of {count} of its space by idgenctl stripes, so nothing is \
+             leased for it (hint: idgenctl stripes list)"
+        );
+        Err(StoreError::new(StoreErrorKind::Denied, why))
     }
 
     async fn acquire(&mut self, acquisition: Acquisition, reading: BootMs) -> bool {

@@ -4,7 +4,7 @@
 //! ```text
 //!  AuthorityKeeper -+- which databases are there?
 //!                   `- DatabaseKeeper, one each -+- Database (control functions, in that database)
-//!                                                `- NamedStore (shared, one request at a time)
+//!                                                `- StripeStore (shared, one request at a time)
 //! ```
 //! The rules are in `idgen_core::lease::named`. Nothing that goes wrong here ends the daemon: the leases of workers and
 //! shards have nothing to do with it.
@@ -18,7 +18,7 @@ mod server;
 use self::database::{DatabaseConfig, DatabaseKeeper, Pace};
 use crate::complaint::Complaint;
 use crate::error::{Error, Result};
-use crate::lease::{NamedStore, Pinned};
+use crate::lease::{Pinned, StripeStore};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::lease::{InstanceId, Timing};
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub struct AuthorityKeeper<S, O> {
     trouble: Complaint,
 }
 
-impl<S: NamedStore, O: Open> AuthorityKeeper<S, O> {
+impl<S: StripeStore, O: Open> AuthorityKeeper<S, O> {
     /// A keeper that has not begun.
     pub fn new(config: AuthorityConfig, open: O, store: S) -> Self {
         let shared = Pinned::new(store);

@@ -3,10 +3,13 @@
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Ceilings, Held, LeaseName, Tenure};
 use idgen_core::lease::{Timing, Token};
+use idgen_core::segment::Stripes;
 
 /// The lease of one space and stripe.
 pub(super) struct Post {
     pub(super) of: (u128, u32),
+    /// Of several masters.
+    pub(super) cut: Option<Stripes>,
     pub(super) tenure: Tenure,
     /// Under this token.
     pub(super) ceilings: (Option<Token>, Ceilings),
@@ -15,9 +18,10 @@ pub(super) struct Post {
 }
 
 impl Post {
-    pub(super) fn new(of: (u128, u32), timing: Timing) -> Self {
+    pub(super) fn new(of: (u128, u32), cut: Option<Stripes>, timing: Timing) -> Self {
         Self {
             of,
+            cut,
             tenure: Tenure::new(LeaseName::authority(of.0, of.1), timing),
             ceilings: (None, Ceilings::new()),
             installed: None,

@@ -7,6 +7,7 @@ use crate::postgres::{PgError, PostgresUrl, Session, explain, read_anchors};
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Held, Want};
 use idgen_core::lease::{Anchor, BootId};
+use idgen_core::segment::Stripes;
 use std::future::Future;
 use std::time::Duration;
 use uuid::Uuid;
@@ -16,6 +17,8 @@ use uuid::Uuid;
 pub struct Wanted {
     /// Space and stripe whose authority is to be leased. `None`: its authority is local, or it is a standby.
     pub of: Option<(u128, u32)>,
+    /// Which ids that are, where several masters share the space: leased only with a claim.
+    pub cut: Option<Stripes>,
     /// Tags whose ceilings should be raised, and how high.
     pub ceilings: Vec<Want>,
 }
@@ -137,13 +140,14 @@ impl Database for Session {
     }
 
     async fn wanted(&self) -> Result<Wanted> {
-        let read = "SELECT space_id, stripe, tag, wanted FROM idgen.authority_wanted()";
+        let read = "SELECT space_id, stripe, tag, wanted, stripes, stripe_size FROM idgen.authority_wanted()";
         let rows = self.rows(read, &[]).await.map_err(explain)?;
         let mut wanted = Wanted::default();
         for row in &rows {
             let (space_id, stripe): (Uuid, i32) = (column(row, 0)?, column(row, 1)?);
             let stripe = u32::try_from(stripe).map_err(|_| Error::runtime("a stripe is negative"))?;
             wanted.of = Some((space_id.as_u128(), stripe));
+            wanted.cut = cut(stripe, column(row, 4)?, column(row, 5)?)?;
             if let Some(key) = column(row, 2)? {
                 let ceiling = column(row, 3)?;
                 wanted.ceilings.push(Want { key, ceiling });
@@ -216,6 +220,15 @@ fn lease_args(of: (u128, u32), held: &Held) -> Result<(Uuid, i32, i64, i64)> {
         signed(held.token.epoch.0)?,
         signed(held.token.revision.0)?,
     ))
+}
+
+fn cut(stripe: u32, stripes: i32, size: Option<i64>) -> Result<Option<Stripes>> {
+    let Some(size) = size else { return Ok(None) };
+    let stripes = u32::try_from(stripes).ok().zip(u64::try_from(size).ok());
+    let stripes = stripes.and_then(|(count, size)| Stripes::new(stripe, count, size).ok());
+    stripes
+        .map(Some)
+        .ok_or_else(|| Error::runtime("idgen.space says what cannot be"))
 }
 
 fn index(stripe: u32) -> Result<i32> {

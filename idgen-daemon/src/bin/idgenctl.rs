@@ -10,7 +10,7 @@ use idgen_daemon::operator::format::{Formats, When};
 use idgen_daemon::operator::leases::Leases;
 use idgen_daemon::operator::lock::{Locks, Outcome};
 use idgen_daemon::operator::stripes::Stripes;
-use idgen_daemon::operator::{clock, epoch, format, leases, lock, stripes};
+use idgen_daemon::operator::{clock, epoch, format, leases, lock, masters, stripes};
 use idgen_daemon::status::{CertificateStatus, PoolStatus, Status, table};
 use idgen_daemon::tls::install_provider;
 use serde::Serialize;
@@ -183,7 +183,7 @@ enum StripesCommand {
     Claim {
         #[command(flatten)]
         cell: CellArguments,
-        /// The space: any new uuid for its first master, the same for the others.
+        /// The space: space_id in idgen.health of the database that has made it, which is the first to claim.
         #[arg(long, value_name = "UUID")]
         space: Uuid,
         /// The index of the stripe, from 0.
@@ -192,11 +192,45 @@ enum StripesCommand {
         /// Among how many masters the space is cut, 2 to 64. The first claim decides it, for good.
         #[arg(long, value_name = "N")]
         of: u32,
+        /// Ids per stripe, 10,000 to 1,000,000,000,000. The first claim decides it: 100,000 where it does not say.
+        #[arg(long, value_name = "IDS")]
+        size: Option<u64>,
+        /// Ids up to this one were granted before the space was cut, and are nobody's. The first claim decides it: 0 where
+        /// it does not say.
+        #[arg(long, value_name = "ID")]
+        above: Option<i64>,
         /// The database that is to belong to the space; that of the configuration where none is named.
         #[arg(long, value_name = "NAME")]
         database: Option<String>,
     },
-    /// Take a stripe from a database that is gone. Refused while its authority is held. The claim stays on record.
+    /// Let a database of this configuration's server grant under the index that it has claimed. Refused without a claim, before
+    /// the database that has made the space, when its tags have granted what may be others', and when a database has
+    /// granted under the index before and how far is not known. Done again, it takes in tags that came since from a dump.
+    Join {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The space.
+        #[arg(long, value_name = "UUID")]
+        space: Uuid,
+        /// The database; that of the configuration where none is named.
+        #[arg(long, value_name = "NAME")]
+        database: Option<String>,
+    },
+    /// Make a database of this configuration's server a space of its own again, and give its index back.
+    Leave {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The space that it leaves.
+        #[arg(long, value_name = "UUID")]
+        space: Uuid,
+        /// The database; that of the configuration where none is named.
+        #[arg(long, value_name = "NAME")]
+        database: Option<String>,
+        /// Why. It is kept with the claim.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Take a stripe from a database that is gone. Refused while it has joined and its authority is held. The claim stays on record.
     Release {
         #[command(flatten)]
         cell: CellArguments,
@@ -434,6 +468,8 @@ fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
     let cell = match command {
         StripesCommand::List { cell, .. }
         | StripesCommand::Claim { cell, .. }
+        | StripesCommand::Join { cell, .. }
+        | StripesCommand::Leave { cell, .. }
         | StripesCommand::Release { cell, .. } => cell,
     };
     let config = Config::load(&cell.config)?;
@@ -443,6 +479,8 @@ fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
             space,
             stripe,
             of,
+            size,
+            above,
             ref database,
             ..
         } => {
@@ -450,10 +488,21 @@ fn stripes_command(command: &StripesCommand) -> Result<ExitCode> {
                 space_id: space,
                 stripe,
                 of,
+                size,
+                above,
                 database: database.clone(),
             };
             wait_for(stripes::claim(&config, wish))?
         }
+        StripesCommand::Join {
+            space, ref database, ..
+        } => wait_for(masters::join(&config, space, database.as_deref()))?,
+        StripesCommand::Leave {
+            space,
+            ref database,
+            ref reason,
+            ..
+        } => wait_for(masters::leave(&config, space, database.as_deref(), reason))?,
         StripesCommand::Release {
             space,
             stripe,

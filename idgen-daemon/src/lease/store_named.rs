@@ -2,7 +2,8 @@
 
 use super::store::{Committed, StoreError};
 use idgen_core::lease::named::{
-    Acquisition, ClaimPlan, Held, LeaseName, NamedLook, NamedRow, Raise, ReleasePlan, Stored, StripeClaim,
+    Acquisition, ClaimPlan, Held, JoinPlan, LeaseName, NamedLook, NamedRow, Raise, ReleasePlan, Stored,
+    StripeClaim,
 };
 use idgen_core::lease::{Revision, Token};
 use std::collections::BTreeMap;
@@ -56,6 +57,10 @@ pub trait StripeStore: NamedStore {
 
     /// Writes a claim if what is there is as it was seen, else `Conflict`.
     fn claim_stripe(&mut self, plan: &ClaimPlan) -> impl Future<Output = Result<()>> + Send;
+
+    /// Writes that the database of a claim begins to grant, if the claim is as it was seen and not given up, else
+    /// `Conflict`.
+    fn join_stripe(&mut self, plan: &JoinPlan) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes that a claim was given up if it is as it was seen, else `Conflict`.
     fn release_stripe(&mut self, plan: &ReleasePlan) -> impl Future<Output = Result<()>> + Send;

@@ -6,5 +6,6 @@ pub mod epoch;
 pub mod format;
 pub mod leases;
 pub mod lock;
+pub mod masters;
 mod store;
 pub mod stripes;

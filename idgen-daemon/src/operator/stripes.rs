@@ -1,6 +1,7 @@
 //! `idgenctl stripes`: which database has which stripe of a space. The rules are in `idgen_core::lease::named::stripes`.
 
-use super::store::{of_store, open, operator, printable, rfc3339, server_of};
+use super::masters::{Member, database_of, session_in};
+use super::store::{of_store, open, operator, printable, rfc3339};
 use crate::authority::Database;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -8,7 +9,9 @@ use crate::lease::{AnyStore, CellStore, StoreErrorKind, StripeStore};
 use crate::plain_table::plain_table;
 use comfy_table::Table;
 use idgen_core::lease::named::stripes::{plan_claim, plan_release};
-use idgen_core::lease::named::{ClaimRefused, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish};
+use idgen_core::lease::named::{
+    ClaimRefused, Cut, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -28,6 +31,10 @@ pub struct Stripe {
     pub stripe: u32,
     /// Of how many.
     pub of: u32,
+    /// Ids per stripe.
+    pub size: u64,
+    /// Ids up to it were granted before the space was cut.
+    pub above: i64,
     /// The database that has it.
     pub database: String,
     /// Name of its server's idgend.
@@ -38,6 +45,8 @@ pub struct Stripe {
     pub claimed_at: String,
     /// By whom.
     pub claimed_by: String,
+    /// When a database began to grant under the index, last, in RFC 3339; `None`: none ever did.
+    pub joined_at: Option<String>,
     /// When it was released, in RFC 3339; `None`: it is claimed.
     pub released_at: Option<String>,
     /// Why it was released.
@@ -57,6 +66,10 @@ pub struct Wish {
     pub stripe: u32,
     /// Of how many.
     pub of: u32,
+    /// Ids per stripe; `None`: as the space is cut already, else [`Cut::SIZE`].
+    pub size: Option<u64>,
+    /// Ids up to it are nobody's; `None`: as the space is cut already, else none.
+    pub above: Option<i64>,
     /// The database; `None`: that of the configuration.
     pub database: Option<String>,
 }
@@ -85,7 +98,7 @@ pub async fn release(config: &Config, space_id: Uuid, stripe: u32, reason: &str)
     }
 }
 
-async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result<Stripes> {
+pub(super) async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result<Stripes> {
     let space_id = space_id.map(|space_id| space_id.as_u128());
     let claims = store.stripes(space_id).await.map_err(of_store)?;
     let leases = store.list("authority/").await.map_err(of_store)?;
@@ -102,15 +115,27 @@ async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>) -> Result
 }
 
 async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish: Wish) -> Result<Stripes> {
-    let server = server_of(config).await?.system_identifier().await?;
     let space_id = wish.space_id.as_u128();
-    let url = &config.postgres.url;
-    let configured = || url.get_dbname().or(url.get_user()).unwrap_or_default().to_owned();
-    let database = wish.database.unwrap_or_else(configured);
+    let database = database_of(config, wish.database.as_deref());
+    let session = session_in(config, &database).await?;
+    let server = session.system_identifier().await?;
+    let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
+    if claims.is_empty() && Member::read(&session).await?.space_id != wish.space_id {
+        let error = "nobody has claimed anything of that space, and this database has not made it";
+        return Err(Error::refused(error).with_hint(
+            "the first claim is that of the database whose space it is: space_id in its idgen.health",
+        ));
+    }
+    let known = claims.first().map(|claim| claim.cut);
+    let cut = Cut {
+        stripes: wish.of,
+        size: wish.size.or(known.map(|cut| cut.size)).unwrap_or(Cut::SIZE),
+        above: wish.above.or(known.map(|cut| cut.above)).unwrap_or(0),
+    };
     let wanted = StripeWish {
         space_id,
         stripe: wish.stripe,
-        stripes: wish.of,
+        cut,
         server,
         database: database.clone(),
         name: config.name.clone(),
@@ -119,7 +144,6 @@ async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish
     };
     let name = LeaseName::authority(space_id, wish.stripe);
     let leased_before = store.look_at(&name).await.map_err(of_store)?.row.is_some();
-    let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
     let plan = plan_claim(&claims, leased_before, wanted).map_err(refused)?;
     if let Some(plan) = plan {
         let claimed = store.claim_stripe(&plan).await;
@@ -145,21 +169,28 @@ async fn release_in(
     if reason.trim().is_empty() {
         return Err(Error::usage(ReleaseRefused::NoReason.to_string()));
     }
+    let reason = format!("{reason} ({})", operator(config));
+    try_release(&mut store, (space_id, stripe), &reason)
+        .await?
+        .map_err(explain_release)?;
+    list_in(&mut store, Some(space_id)).await
+}
+
+/// The inner error: it is refused, which may be otherwise a moment later.
+pub(super) async fn try_release(
+    store: &mut (impl CellStore + StripeStore),
+    (space_id, stripe): (Uuid, u32),
+    reason: &str,
+) -> Result<std::result::Result<(), ReleaseRefused>> {
     let at = store.clock().await.map_err(of_store)?;
     let name = LeaseName::authority(space_id.as_u128(), stripe);
     let look = store.look_at(&name).await.map_err(of_store)?;
     let live_holder = live(look.row.as_ref());
     let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
-    let reason = format!("{reason} ({})", operator(config));
-    let plan = plan_release(&claims, stripe, live_holder, at, &reason).map_err(|refused| {
-        let error = Error::refused(refused.to_string());
-        match refused {
-            ReleaseRefused::Live { .. } => error.with_hint(
-                "stop that idgend, or set idgen.authority = local there, and wait for the TTL of its lease",
-            ),
-            _ => error,
-        }
-    })?;
+    let plan = match plan_release(&claims, stripe, live_holder, at, reason) {
+        Ok(plan) => plan,
+        Err(refused) => return Ok(Err(refused)),
+    };
     let released = store.release_stripe(&plan).await;
     let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
     let is_done = |claim: &StripeClaim| {
@@ -169,7 +200,18 @@ async fn release_in(
     if !claims.iter().any(is_done) {
         return Err(not_made(released.err()));
     }
-    list_in(&mut store, Some(space_id)).await
+    Ok(Ok(()))
+}
+
+pub(super) fn explain_release(refused: ReleaseRefused) -> Error {
+    let error = Error::refused(refused.to_string());
+    match refused {
+        ReleaseRefused::Live { .. } => error.with_hint(
+            "idgenctl stripes leave for a database that runs; stop the idgend of one that does not, and wait for the \
+             TTL of its lease",
+        ),
+        _ => error,
+    }
 }
 
 /// Who holds it now.
@@ -181,15 +223,17 @@ fn live(row: Option<&NamedRow>) -> Option<&str> {
 fn refused(refused: ClaimRefused) -> Error {
     let error = Error::refused(refused.to_string());
     match refused {
-        ClaimRefused::OutOfRange => Error::usage(refused.to_string()),
+        ClaimRefused::OneStripe | ClaimRefused::OutOfRange(_) | ClaimRefused::AboveNegative => {
+            Error::usage(refused.to_string())
+        }
         ClaimRefused::Claimed { .. } | ClaimRefused::NoCeilings { .. } => {
             error.with_hint("idgenctl stripes list shows which are free; take one that nobody ever had")
         }
-        ClaimRefused::OtherCount { .. } | ClaimRefused::HasAnother { .. } => error,
+        ClaimRefused::OtherCut { .. } | ClaimRefused::HasAnother { .. } => error,
     }
 }
 
-fn not_made(error: Option<crate::lease::StoreError>) -> Error {
+pub(super) fn not_made(error: Option<crate::lease::StoreError>) -> Error {
     match error {
         Some(error) if error.kind != StoreErrorKind::Conflict => of_store(error),
         _ => Error::retry("the store was changed meanwhile, and nothing was written")
@@ -203,12 +247,15 @@ impl Stripe {
         Self {
             space_id: Uuid::from_u128(claim.space_id),
             stripe: claim.stripe,
-            of: claim.stripes,
+            of: claim.cut.stripes,
+            size: claim.cut.size,
+            above: claim.cut.above,
             database: claim.database.clone(),
             server: claim.name.clone(),
             system_identifier: claim.server,
             claimed_at: rfc3339(claim.at),
             claimed_by: claim.by.clone(),
+            joined_at: claim.joined.map(rfc3339),
             released_at: released.map(|(at, _)| rfc3339(*at)),
             release_reason: released.map(|(_, reason)| reason.clone()),
             held_by: live(lease).map(str::to_owned),
@@ -219,7 +266,11 @@ impl Stripe {
     fn state(&self) -> String {
         match (&self.released_at, &self.release_reason) {
             (Some(at), Some(reason)) => format!("released {at}: {}", printable(reason)),
-            _ => "claimed".to_owned(),
+            _ => match &self.joined_at {
+                // That of a database before it counts no more.
+                Some(joined_at) if *joined_at >= self.claimed_at => format!("joined {joined_at}"),
+                _ => "claimed".to_owned(),
+            },
         }
     }
 
@@ -247,6 +298,7 @@ impl Stripes {
         table.set_header([
             "space",
             "stripe",
+            "of ids",
             "database",
             "server",
             "system",
@@ -259,6 +311,7 @@ impl Stripes {
             table.add_row([
                 stripe.space_id.to_string(),
                 format!("{} of {}", stripe.stripe, stripe.of),
+                format!("{}, above {}", stripe.size, stripe.above),
                 printable(&stripe.database),
                 printable(&stripe.server),
                 stripe.system_identifier.to_string(),
@@ -283,12 +336,17 @@ mod tests {
         let claim = StripeClaim {
             space_id: 7,
             stripe: 1,
-            stripes: 3,
+            cut: Cut {
+                stripes: 3,
+                size: 10_000,
+                above: 77,
+            },
             server: 42,
             database: "app".to_owned(),
             name: "north\u{1b}[2J".to_owned(),
             at: UnixMs(1_700_000_000_000),
             by: "me at north".to_owned(),
+            joined: None,
             released: None,
             revision: Revision(1),
         };
@@ -297,11 +355,27 @@ mod tests {
             stripe: 2,
             ..claim.clone()
         };
+        let joined = StripeClaim {
+            joined: Some(UnixMs(1_700_000_002_000)),
+            stripe: 0,
+            ..claim.clone()
+        };
         let stripes = Stripes {
-            stripes: vec![Stripe::of(&claim, None), Stripe::of(&gone, None)],
+            stripes: [joined, claim, gone]
+                .iter()
+                .map(|claim| Stripe::of(claim, None))
+                .collect(),
         };
         let text = stripes.table();
-        for part in ["1 of 3", "never leased", "released", "sold", "claimed"] {
+        for part in [
+            "1 of 3",
+            "10000, above 77",
+            "never leased",
+            "released",
+            "sold",
+            "claimed",
+            "joined",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "names move no cursor");

@@ -49,6 +49,8 @@ mod leases_list;
 #[cfg(test)]
 mod lock;
 #[cfg(test)]
+mod masters;
+#[cfg(test)]
 mod order;
 #[cfg(test)]
 mod public;

@@ -1,7 +1,7 @@
 //! `idgenctl stripes`: an index of a space is claimed once, and given up by a checked procedure.
 
 use crate::kit::daemon::{Answer, idgenctl};
-use crate::kit::{Daemon, DaemonOptions, Etcd, Server, ServerOptions, Store, sql};
+use crate::kit::{Daemon, DaemonOptions, Etcd, PATIENCE, Server, ServerOptions, Store, eventually_true, sql};
 use serde_json::Value;
 
 fn server() -> Server {
@@ -76,7 +76,10 @@ fn stripes_are_claimed_once(store: &Store) {
         &stripes.claim(&at_south, "0", "2"),
         "belongs to database postgres of server north",
     );
-    refused(&stripes.claim(&at_south, "1", "3"), "cut in 2 stripes, for good");
+    refused(
+        &stripes.claim(&at_south, "1", "3"),
+        "cut in 2 stripes of 100000 ids above 0, for good",
+    );
     assert_eq!(
         stripes.claim(&at_south, "2", "2").code,
         Some(2),
@@ -88,6 +91,11 @@ fn stripes_are_claimed_once(store: &Store) {
     let servers: Vec<&Value> = listed.iter().map(|stripe| &stripe["server"]).collect();
     assert_eq!(servers, ["north", "south"]);
     assert_eq!(listed[0]["held_by"], "north", "it is its own space");
+    sql::run(&mut north.connect(), "SELECT idgen.grant_admin('idgend')");
+    done(&stripes.run("join", &at_north, &[]));
+    eventually_true(PATIENCE, "its authority is leased again", || {
+        stripes.list(&at_north)[0]["held_by"] == "north"
+    });
     assert_eq!(
         (&listed[1]["held_by"], &listed[1]["leased_before"]),
         (&Value::Null, &Value::Bool(false))

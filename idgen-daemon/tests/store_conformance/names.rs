@@ -4,7 +4,8 @@ use crate::kit::{PATIENCE, eventually, eventually_true};
 use crate::rules::{BOOT, Place, TTL_MS, holder, newcomer};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::named::{
-    Acquisition, ClaimPlan, Held, LeaseName, Raise, ReleasePlan, Standing, Stored, StripeWish, Who,
+    Acquisition, ClaimPlan, Cut, Held, JoinPlan, LeaseName, Raise, ReleasePlan, Standing, Stored, StripeWish,
+    Who,
 };
 use idgen_core::lease::{BootId, Class, InstanceId, Revision, Token};
 use idgen_daemon::lease::{CEILINGS_AT_ONCE, CellStore, NamedStore, StoreError, StoreErrorKind, StripeStore};
@@ -405,7 +406,11 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
     let wish = |space_id, stripe| StripeWish {
         space_id,
         stripe,
-        stripes: 3,
+        cut: Cut {
+            stripes: 3,
+            size: 10_001,
+            above: i64::MAX,
+        },
         server: u64::MAX - 5,
         database: "app".to_owned(),
         name: "north".to_owned(),
@@ -416,6 +421,7 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
     let plan = |space_id, stripe, seen| ClaimPlan {
         wish: wish(space_id, stripe),
         seen,
+        joined: None,
     };
     claim(&plan(7, 2, None)).expect("claimed");
     claim(&plan(7, 0, None)).expect("claimed");
@@ -429,7 +435,27 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         (mine.server, mine.at, mine.by.as_str()),
         (u64::MAX - 5, UnixMs(1_700_000_000_123), "me")
     );
+    assert_eq!((mine.cut, mine.joined), (wish(7, 2).cut, None));
     assert_eq!(runtime.block_on(one.store.stripes(None)).expect("list").len(), 3);
+    let join = JoinPlan {
+        space_id: 7,
+        stripe: 2,
+        at: UnixMs(1_700_000_000_500),
+        seen: mine.revision,
+    };
+    runtime.block_on(one.store.join_stripe(&join)).expect("joined");
+    let again = runtime.block_on(one.store.join_stripe(&join));
+    assert_eq!(
+        kind(again),
+        Some(StoreErrorKind::Conflict),
+        "it is not as it was seen"
+    );
+    let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
+    let mine = &claims[1];
+    assert_eq!(
+        (mine.joined, mine.cut),
+        (Some(UnixMs(1_700_000_000_500)), wish(7, 2).cut)
+    );
     let release = ReleasePlan {
         space_id: 7,
         stripe: 2,
@@ -447,10 +473,24 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         claims[1].released,
         Some((UnixMs(1_700_000_001_000), "sold".to_owned()))
     );
-    let next = plan(7, 2, Some(claims[1].revision));
+    let join = JoinPlan {
+        seen: claims[1].revision,
+        ..join
+    };
+    let released = runtime.block_on(one.store.join_stripe(&join));
+    assert_eq!(kind(released), Some(StoreErrorKind::Conflict), "it is nobody's");
+    let next = ClaimPlan {
+        joined: claims[1].joined,
+        ..plan(7, 2, Some(claims[1].revision))
+    };
     runtime
         .block_on(one.store.claim_stripe(&next))
         .expect("claimed anew");
     let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
     assert_eq!((&claims[1].released, claims[1].database.as_str()), (&None, "app"));
+    assert_eq!(
+        claims[1].joined,
+        Some(UnixMs(1_700_000_000_500)),
+        "the index was used"
+    );
 }

@@ -19,10 +19,12 @@ v1_function!(idgen_fence_authority, fence_authority);
 
 /// A space that this database is not of: its lease is no use here.
 const IS_OWN_SPACE: &str = "
-    SELECT p.space_id, p.space_id = $1 AND p.database_oid = d.oid
+    SELECT p.space_id, p.stripe, p.space_id = $1 AND p.stripe = $2 AND p.database_oid = d.oid
       FROM idgen.space p, pg_database d WHERE d.datname = current_database()";
 
-const SEGMENT_OF: &str = "SELECT segment_id FROM idgen.segment WHERE tag = $1 AND dropped_at IS NULL";
+const SEGMENT_OF: &str = "
+    SELECT s.segment_id, p.stripe, p.stripes, p.stripe_size
+      FROM idgen.segment s, idgen.space p WHERE s.tag = $1 AND s.dropped_at IS NULL";
 
 /// Arguments `space_id`, `stripe` from `first` on.
 fn name_argument(call: Call, first: usize) -> Result<AuthorityName, Error> {
@@ -93,14 +95,22 @@ fn check_space(name: AuthorityName) -> Result<(), Error> {
     let _as_owner = AsOwner::begin(tables()?.owner);
     let offered = pgrx::Uuid::from_bytes(name.space_id);
     let row = Spi::connect(|client| {
-        let row = client.select(IS_OWN_SPACE, Some(1), &[offered.into()])?.first();
-        Ok::<_, pgrx::spi::Error>((row.get::<pgrx::Uuid>(1)?, row.get::<bool>(2)?))
+        let args = [offered.into(), (name.stripe as i32).into()];
+        let row = client.select(IS_OWN_SPACE, Some(1), &args)?.first();
+        Ok::<_, pgrx::spi::Error>((row.get::<pgrx::Uuid>(1)?, row.get::<i32>(2)?, row.get::<bool>(3)?))
     })?;
     match row {
-        (_, Some(true)) => Ok(()),
-        (own, _) => Err(Error::OtherSpace {
-            own: own.map(|own| own.to_string()).unwrap_or_default(),
-            offered: offered.to_string(),
+        (_, _, Some(true)) => Ok(()),
+        (own, stripe, _) => Err(Error::OtherSpace {
+            own: match own {
+                // The lease of another index of the space.
+                Some(own) if own == offered => format!("{own}, stripe {}", stripe.unwrap_or_default()),
+                own => own.map(|own| own.to_string()).unwrap_or_default(),
+            },
+            offered: match own {
+                Some(own) if own == offered => format!("stripe {}", name.stripe),
+                _ => offered.to_string(),
+            },
         }),
     }
 }
@@ -132,21 +142,23 @@ fn raise(
     tag: &str,
     stretch: Stretch,
 ) -> Result<bool, Error> {
-    let segment_id = {
+    let found = {
         let _as_owner = AsOwner::begin(tables()?.owner);
         Spi::connect(|client| {
             let row = client.select(SEGMENT_OF, Some(1), &[tag.into()])?.first();
             if row.is_empty() {
                 return Ok(None);
             }
-            row.get::<pgrx::Uuid>(1)
+            let segment_id = row.get::<pgrx::Uuid>(1)?;
+            Ok::<_, pgrx::spi::Error>(segment_id.zip(segment::read_stripes(&row, 2)))
         })?
     };
-    let segment_id = segment_id.ok_or_else(|| Error::UnknownTag { tag: clip(tag) })?;
+    let (segment_id, stripes) = found.ok_or_else(|| Error::UnknownTag { tag: clip(tag) })?;
     let key = SegmentKey {
         database: name.database,
         segment_id: *segment_id.as_bytes(),
         space_id: name.space_id,
+        stripes,
     };
     let slot = segment::place(shared, &key)?.slot;
     let raised = shared.raise_ceiling(name, token, (slot, &key), stretch);

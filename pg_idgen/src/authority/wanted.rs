@@ -9,6 +9,7 @@ use crate::guc;
 use crate::owner::{AsOwner, Tables};
 use crate::segment;
 use crate::shmem::{SegmentKey, Shared, shared};
+use idgen_core::segment::Stripes;
 use idgen_core::segment::authority::{Stretch, wanted_ceiling};
 use pgrx::pg_sys;
 use pgrx::spi::Spi;
@@ -17,9 +18,9 @@ use std::sync::atomic::Ordering;
 
 v1_function!(idgen_authority_wanted, authority_wanted);
 
-/// The space, unless this is a clone that a worker has not made another space yet.
+/// The space and which of its ids are granted here, unless this is a clone that a worker has not made another space yet.
 const SPACE: &str = "
-    SELECT p.space_id, p.database_oid = d.oid
+    SELECT p.space_id, p.stripe, p.stripes, p.stripe_size, p.database_oid = d.oid
       FROM idgen.space p, pg_database d WHERE d.datname = current_database()";
 
 /// Tags by their segment ids; the size of the next range is at most twice that of the last.
@@ -28,6 +29,32 @@ const TAGS: &str = "
            least(s.max_step::bigint, 2 * coalesce(s.step_hint, s.step)::bigint)
       FROM idgen.segment s WHERE s.segment_id = ANY ($1) AND s.dropped_at IS NULL
      ORDER BY s.tag";
+
+/// What is leased.
+#[derive(Clone, Copy)]
+struct Leased {
+    space_id: [u8; 16],
+    stripes: Stripes,
+}
+
+impl Leased {
+    /// A row of the answer: of the space, or of one of its tags.
+    fn row(self, tag: Option<(&Tag, i64, i64)>) -> [Option<pg_sys::Datum>; 9] {
+        let Self { space_id, stripes } = self;
+        let size = (!stripes.is_single()).then(|| stripes.size().cast_signed());
+        [
+            uuid_datum(space_id),
+            integer_datum(stripes.index() as i32),
+            integer_datum(stripes.count() as i32),
+            size.and_then(bigint_datum),
+            tag.and_then(|(tag, ..)| text_datum(&tag.tag)),
+            tag.and_then(|(tag, ..)| uuid_datum(tag.segment_id)),
+            tag.and_then(|(tag, ..)| bigint_datum(tag.max_id)),
+            tag.and_then(|(_, ceiling, _)| bigint_datum(ceiling)),
+            tag.and_then(|(.., wanted)| bigint_datum(wanted)),
+        ]
+    }
+}
 
 struct Tag {
     tag: String,
@@ -48,61 +75,62 @@ fn authority_wanted(call: Call) -> Result<pg_sys::Datum, Error> {
     let Some(tables) = Tables::of_this_database() else {
         return Ok(rows.done());
     };
-    let Some(space_id) = space(tables)? else {
+    let Some(leased) = space(tables)? else {
         let leaves = segment::place(shared, &SegmentKey::leaves_of(current_database()))?;
         segment::ask(leaves.slot);
         return Ok(rows.done());
     };
-    rows.push([
-        uuid_datum(space_id),
-        integer_datum(0),
-        None,
-        None,
-        None,
-        None,
-        None,
-    ]);
-    let stretches = stretches(shared, space_id);
+    rows.push(leased.row(None));
+    let stretches = stretches(shared, leased);
     for tag in tags(tables, &stretches)? {
         let (stretch, ids) = stretches.get(&tag.segment_id).copied().unwrap_or_default();
-        // What a bulk request waits for, or a burn, comes on top of the ranges to come.
-        let begin = tag.max_id.max(stretch.floor);
-        let max_id = begin.saturating_add_unsigned(ids).min(tag.limit_id);
-        let wanted = wanted_ceiling(max_id, stretch, tag.range_ids, tag.limit_id);
-        if wanted > stretch.ceiling {
-            rows.push([
-                uuid_datum(space_id),
-                integer_datum(0),
-                text_datum(&tag.tag),
-                uuid_datum(tag.segment_id),
-                bigint_datum(tag.max_id),
-                bigint_datum(stretch.ceiling),
-                bigint_datum(wanted),
-            ]);
+        if let Some(wanted) = wanted(leased.stripes, &tag, stretch, ids) {
+            rows.push(leased.row(Some((&tag, stretch.ceiling, wanted))));
         }
     }
     Ok(rows.done())
 }
 
-fn space(tables: Tables) -> Result<Option<[u8; 16]>, Error> {
+/// The ceiling to raise to; `None`: it is high enough. Ceilings are ids, what is ahead is counted in places.
+fn wanted(stripes: Stripes, tag: &Tag, stretch: Stretch, ids: u64) -> Option<i64> {
+    let place = |id| stripes.places_to(id);
+    let [max, limit] = [tag.max_id, tag.limit_id].map(place);
+    let stretch = Stretch {
+        floor: place(stretch.floor),
+        ceiling: place(stretch.ceiling),
+    };
+    // What a bulk request waits for, or a burn, comes on top of the ranges to come.
+    let begin = max.max(stretch.floor);
+    let max = begin.saturating_add_unsigned(ids).min(limit);
+    let wanted = wanted_ceiling(max, stretch, tag.range_ids, limit);
+    (wanted > stretch.ceiling).then(|| stripes.id(wanted))
+}
+
+fn space(tables: Tables) -> Result<Option<Leased>, Error> {
     let _as_owner = AsOwner::begin(tables.owner);
-    let (space_id, settled) = Spi::connect(|client| {
+    let leased = Spi::connect(|client| {
         let row = client.select(SPACE, Some(1), &[])?.first();
-        Ok::<_, pgrx::spi::Error>((row.get::<pgrx::Uuid>(1)?, row.get::<bool>(2)?))
+        let settled = row.get::<bool>(5)? == Some(true);
+        let space_id = row.get::<pgrx::Uuid>(1)?.filter(|_| settled);
+        Ok::<_, pgrx::spi::Error>(space_id.zip(segment::read_stripes(&row, 2)))
     })?;
-    let space_id = space_id.filter(|_| settled == Some(true));
-    Ok(space_id.map(|space_id| *space_id.as_bytes()))
+    Ok(leased.map(|(space_id, stripes)| Leased {
+        space_id: *space_id.as_bytes(),
+        stripes,
+    }))
 }
 
 /// The tags of this space that were used since the server started, what may be granted of them, and for how many ids
 /// of a bulk request that was too little.
-fn stretches(shared: &Shared, space_id: [u8; 16]) -> HashMap<[u8; 16], (Stretch, u64)> {
+fn stretches(shared: &Shared, leased: Leased) -> HashMap<[u8; 16], (Stretch, u64)> {
     let now = clock::boot();
     let leaves = SegmentKey::leaves_of(current_database());
     shared
         .segments_in_use()
         .map(|slot| (slot.key(), slot))
-        .filter(|(key, _)| key.database == leaves.database && key.space_id == space_id)
+        .filter(|(key, _)| {
+            (key.database, key.space_id, key.stripes) == (leaves.database, leased.space_id, leased.stripes)
+        })
         .map(|(key, slot)| {
             let permit = shared.permit(slot, now);
             (

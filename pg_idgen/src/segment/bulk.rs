@@ -15,7 +15,7 @@ use crate::shmem::{BulkAnswer, BulkRequest, Shared, leave_at_abort, shared};
 use crate::transaction;
 use crate::{clock, drawn, guc};
 use idgen_core::clock::BootMs;
-use idgen_core::segment::Range;
+use idgen_core::segment::Places;
 use pgrx::pg_sys;
 
 v1_function!(idgen_segment_range, segment_range);
@@ -64,20 +64,17 @@ enum Key {
 fn rows(call: Call, key: Key) -> Result<pg_sys::Datum, Error> {
     call.stream(
         || range(call, key),
-        |range: &mut Range| {
-            if range.count == 0 {
-                return Ok(None);
-            }
-            let id = range.first;
-            // The range ends below the end of bigint.
-            (range.first, range.count) = (id + 1, range.count - 1);
-            Ok(Some(pg_sys::Datum::from(id)))
-        },
+        |ids: &mut Places| Ok(ids.pop().map(pg_sys::Datum::from)),
     )
 }
 
-fn multirange(range: Range) -> Result<pg_sys::Datum, Error> {
-    let text = format!("{{[{},{})}}", range.first, range.last() + 1);
+fn multirange(ids: Places) -> Result<pg_sys::Datum, Error> {
+    // The last id lies below the end of bigint.
+    let runs: Vec<String> = ids
+        .runs()
+        .map(|run| format!("[{},{})", run.first, run.last() + 1))
+        .collect();
+    let text = format!("{{{}}}", runs.join(","));
     let text = std::ffi::CString::new(text).map_err(|_| Error::OutOfMemory)?;
     let (mut input, mut element) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: a type of Postgres itself, and a text in its form.
@@ -87,7 +84,7 @@ fn multirange(range: Range) -> Result<pg_sys::Datum, Error> {
     })
 }
 
-fn range(call: Call, key: Key) -> Result<Range, Error> {
+fn range(call: Call, key: Key) -> Result<Places, Error> {
     let tag = tag_name(call.text_bytes(0).ok_or(Error::NullArgument { name: "tag" })?);
     let n = count_argument(call)?;
     let request_key = match key {
@@ -105,12 +102,12 @@ fn range(call: Call, key: Key) -> Result<Range, Error> {
         role,
         pid: own_pid(),
     };
-    let range = granted(shared, &tag, &bulk)?;
-    drawn::segment_ids(role, range.count);
-    Ok(range)
+    let ids = granted(shared, &tag, &bulk)?;
+    drawn::segment_ids(role, ids.range.count);
+    Ok(ids)
 }
 
-fn granted(shared: &'static Shared, tag: &str, bulk: &Bulk<'_>) -> Result<Range, Error> {
+fn granted(shared: &'static Shared, tag: &str, bulk: &Bulk<'_>) -> Result<Places, Error> {
     // Twice: the space may turn out to be gone (a restore, a clone), and the look-up then finds the new one.
     for _ in 0..2 {
         let found = catalog::find(tag, bulk.role)?;
@@ -120,8 +117,8 @@ fn granted(shared: &'static Shared, tag: &str, bulk: &Bulk<'_>) -> Result<Range,
         if changed::has_changed(found.segment_id) {
             return Err(Error::ChangedHere { tag: tag.into() });
         }
-        if let Some(range) = ask_until_granted(shared, &found, bulk)? {
-            return Ok(range);
+        if let Some(ids) = ask_until_granted(shared, &found, bulk)? {
+            return Ok(ids);
         }
     }
     Err(Error::UnknownTag { tag: tag.into() })
@@ -154,7 +151,7 @@ fn ask_until_granted(
     shared: &'static Shared,
     found: &Found,
     bulk: &Bulk<'_>,
-) -> Result<Option<Range>, Error> {
+) -> Result<Option<Places>, Error> {
     // A place of its own, so that memory remembers how far the tag was granted.
     place(shared, &found.key())?;
     let request = BulkRequest::new(
@@ -169,7 +166,7 @@ fn ask_until_granted(
     loop {
         let tag = || found.tag.clone();
         held_up = match ask_once(shared, request, began, held_up) {
-            Ok(BulkAnswer::Granted(range)) => return Ok(Some(range)),
+            Ok(BulkAnswer::Granted(ids)) => return Ok(Some(ids)),
             // Also of a tag whose place was given to another one while it waited.
             Ok(BulkAnswer::Gone) => {
                 cache::forget_all();
@@ -195,6 +192,7 @@ fn ask_until_granted(
                 }
                 HeldUp::by(Failure::RateLimited)
             }
+            Ok(BulkAnswer::NotCut) => return Err(Error::NotCut { tag: tag() }),
             Ok(BulkAnswer::Copy) => return Err(Error::CopyOfDatabase),
             Ok(BulkAnswer::BurnTooLarge { limit_id }) => {
                 return Err(Error::BurnTooLarge { tag: tag(), limit_id });

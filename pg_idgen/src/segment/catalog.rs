@@ -4,11 +4,12 @@
 //! an old name, and by name, because oids do not outlive a dump. The oid counts in the space that it was written in
 //! (a restored database is another space), the name everywhere else; `roles.rs` keeps the names up to date.
 
-use crate::as_of_now;
+use crate::as_of_now::{self, Columns};
 use crate::call::current_database;
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::shmem::SegmentKey;
+use idgen_core::segment::Stripes;
 use pgrx::{Spi, pg_sys};
 
 /// This database as a source of events.
@@ -16,6 +17,31 @@ use pgrx::{Spi, pg_sys};
 pub struct Identity {
     pub source_id: [u8; 16],
     pub space_id: [u8; 16],
+    /// Which ids of that space it grants.
+    pub stripes: Stripes,
+}
+
+/// Columns stripe, stripes and stripe_size of idgen.space, from `first` on. `None`: somebody has written what cannot be.
+pub fn read_stripes(row: &impl Columns, first: i32) -> Option<Stripes> {
+    let count = row.column::<i32>(first + 1)?;
+    if count == 1 {
+        return Some(Stripes::SINGLE);
+    }
+    let [index, count] = [row.column::<i32>(first)?, count].map(|value| u32::try_from(value).unwrap_or(0));
+    let size = u64::try_from(row.column::<i64>(first + 2)?).ok()?;
+    Stripes::new(index, count, size).ok()
+}
+
+impl Identity {
+    /// The place of a tag in shared memory.
+    pub fn key_of(&self, segment_id: [u8; 16]) -> SegmentKey {
+        SegmentKey {
+            database: current_database(),
+            segment_id,
+            space_id: self.space_id,
+            stripes: self.stripes,
+        }
+    }
 }
 
 /// A tag that exists.
@@ -35,19 +61,18 @@ pub struct Found {
 impl Found {
     /// Its place in shared memory.
     pub fn key(&self) -> SegmentKey {
-        SegmentKey {
-            database: current_database(),
-            segment_id: self.segment_id,
-            space_id: self.identity.space_id,
-        }
+        self.identity.key_of(self.segment_id)
     }
 }
 
-const IDENTITY: &str = "SELECT p.source_id, p.space_id FROM idgen.space p";
+const IDENTITY: &str =
+    "SELECT p.source_id, p.space_id, p.stripe, p.stripes, p.stripe_size FROM idgen.space p";
+const ABOVE: &str = "SELECT p.above FROM idgen.space p";
 
 /// One row for tag $1 and role $2. A role that is gone has no members.
 const FIND: &str = "
     SELECT s.segment_id, p.source_id, p.space_id, coalesce(r.rolname, s.owner)::text, o.is_owned,
+           p.stripe, p.stripes, p.stripe_size,
            o.is_owned OR EXISTS (
              SELECT FROM idgen.segment_grant g
               WHERE g.tag = s.tag
@@ -71,17 +96,30 @@ const IS_ADMINISTRATOR: &str = "SELECT has_function_privilege($1, 'idgen.adminis
 /// XX000 no row: the extension is damaged.
 pub fn identity(tables: Tables) -> Result<Identity, Error> {
     let _as_owner = AsOwner::begin(tables.owner);
-    let read = |row: &as_of_now::Row| Some((row.get::<pgrx::Uuid>(1)?, row.get::<pgrx::Uuid>(2)?));
+    let read = |row: &as_of_now::Row| {
+        Some(Identity {
+            source_id: *row.get::<pgrx::Uuid>(1)?.as_bytes(),
+            space_id: *row.get::<pgrx::Uuid>(2)?.as_bytes(),
+            stripes: read_stripes(row, 3)?,
+        })
+    };
     // In a clone a worker renews it when the first look-up has asked for a range or for leaves.
     match as_of_now::first_row(IDENTITY, &[], read)?.flatten() {
-        Some((source_id, space_id)) => Ok(Identity {
-            source_id: *source_id.as_bytes(),
-            space_id: *space_id.as_bytes(),
-        }),
+        Some(identity) => Ok(identity),
         None => Err(Error::Internal {
             message: "table idgen.space has lost its row".into(),
         }),
     }
+}
+
+/// Ids up to it were granted before the space was cut in stripes; 0: it is not, or none were.
+///
+/// # Errors
+/// Those of the query.
+pub fn above(tables: Tables) -> Result<i64, Error> {
+    let _as_owner = AsOwner::begin(tables.owner);
+    let above = as_of_now::first_row(ABOVE, &[], |row| row.get::<i64>(1))?;
+    Ok(above.flatten().unwrap_or_default())
 }
 
 fn look_up(tag: &str, user: pg_sys::Oid) -> Result<Found, Error> {
@@ -96,11 +134,12 @@ fn look_up(tag: &str, user: pg_sys::Oid) -> Result<Found, Error> {
             identity: Identity {
                 source_id: uuid(row, 2)?,
                 space_id: uuid(row, 3)?,
+                stripes: read_stripes(row, 6)?,
             },
             tables,
             owner: row.get::<String>(4)?,
             is_owned: row.get::<bool>(5).unwrap_or(false),
-            may_draw: row.get::<bool>(6).unwrap_or(false),
+            may_draw: row.get::<bool>(9).unwrap_or(false),
         })
     };
     as_of_now::first_row(FIND, &[tag.into(), user.into()], read)?

@@ -26,6 +26,7 @@ pub fn cause(failure: Failure, holder: Holder) -> String {
         | Failure::Gone
         | Failure::Exhausted
         | Failure::Copy
+        | Failure::NotCut
         | Failure::BurnTooLarge
         | Failure::RateLimited => {
             "The refill has not finished: a slow disk, a synchronous standby that does not answer, or all idgen.max_refill_workers busy.".into()

@@ -41,6 +41,10 @@ pub fn has_changed(segment_id: [u8; 16]) -> bool {
     CHANGES.with_borrow(|changes| changes.iter().any(|change| change.key.segment_id == segment_id))
 }
 
+pub fn has_changed_any() -> bool {
+    CHANGES.with_borrow(|changes| !changes.is_empty())
+}
+
 pub fn define_callbacks() {
     transaction::tell(on_transaction_end);
     transaction::tell_savepoints(on_savepoint_end);

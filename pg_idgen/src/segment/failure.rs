@@ -26,6 +26,8 @@ pub enum Failure {
     TableLocked,
     /// The fetch limit of the tag is reached.
     RateLimited,
+    /// The tag and its space are not cut in the same stripes.
+    NotCut,
 }
 
 /// Who holds the lock that a refill has met.
@@ -38,7 +40,7 @@ pub struct Holder {
 }
 
 impl Failure {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
@@ -51,6 +53,7 @@ impl Failure {
         Self::BurnTooLarge,
         Self::TableLocked,
         Self::RateLimited,
+        Self::NotCut,
     ];
 
     /// As a word in shared memory.
@@ -79,6 +82,7 @@ impl Failure {
             Self::NoCeiling => Some("ceiling"),
             Self::Copy => Some("copy"),
             Self::BurnTooLarge => Some("safety burn"),
+            Self::NotCut => Some("not cut"),
         }
     }
 }

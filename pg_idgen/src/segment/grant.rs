@@ -9,7 +9,7 @@ use crate::shmem::shared;
 use idgen_core::clock::BootMs;
 use idgen_core::segment::burn::Rate;
 use idgen_core::segment::fetches::Fetches;
-use idgen_core::segment::{self, Exhausted, Range};
+use idgen_core::segment::{self, Exhausted, Places, Range, Stripes};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
 use pgrx::spi::{SpiClient, SpiTupleTable};
@@ -28,10 +28,12 @@ pub struct Wish {
     pub segment_id: [u8; 16],
     /// The space that the tag was found in; a restore makes another one.
     pub space_id: [u8; 16],
+    /// Which ids of the space this database grants. Ranges are in places.
+    pub stripes: Stripes,
     /// Source of events of that space. `None`: to be read, and nothing is granted if the space is gone.
     pub source_id: Option<[u8; 16]>,
     pub issuer: Issuer,
-    /// Nothing at or below it may be granted, whatever the row says; 0: the row decides.
+    /// No id at or below it may be granted, whatever the row says; 0: the row decides.
     pub above: i64,
     /// What the authority of this server allows.
     pub permit: Permit,
@@ -51,7 +53,7 @@ pub struct Bulk<'a> {
 /// A range that is the caller's once its transaction has committed.
 pub struct Granted {
     pub tag: String,
-    pub range: Range,
+    pub ids: Places,
     pub step: u32,
     pub lost: Lost,
 }
@@ -70,7 +72,7 @@ pub struct Lost {
 /// The same of many ids at once.
 pub struct BulkGranted {
     pub tag: String,
-    pub range: Range,
+    pub ids: Places,
     /// `false`: the request is a repeated one, granted before.
     pub is_new: bool,
     pub lost: Lost,
@@ -107,6 +109,8 @@ pub enum Refused {
     BurnTooLarge {
         limit_id: i64,
     },
+    /// The tag and its space are not cut in the same stripes.
+    NotCut,
     /// The data directory cannot be looked at.
     Home(String),
     Query(pgrx::spi::Error),
@@ -131,6 +135,7 @@ impl fmt::Display for Refused {
             Self::Copy => f.write_str("the database may be a copy"),
             Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
             Self::RateLimited { limit, .. } => write!(f, "the fetch limit of {limit} a minute is reached"),
+            Self::NotCut => f.write_str("the tag is not cut in the stripes of its space"),
             Self::Home(reason) => f.write_str(reason),
             Self::Query(error) => write!(f, "{error}"),
         }
@@ -138,40 +143,49 @@ impl fmt::Display for Refused {
 }
 
 const LOCK_ROW: &str = "
-    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint, coalesce($3, p.source_id), s.fetch_limit
-      FROM idgen.segment s LEFT JOIN idgen.space p ON p.space_id = $2
+    SELECT s.tag, s.max_id, s.limit_id, s.step, s.max_step, s.step_hint, coalesce($3, p.source_id), s.fetch_limit,
+           s.stripe_count = $5 AND (s.stripe_size = $6 OR $5 = 1)
+      FROM idgen.segment s
+      LEFT JOIN idgen.space p ON p.space_id = $2 AND (p.stripe, p.stripes) = ($4, $5) AND (p.stripe_size = $6 OR $5 = 1)
      WHERE s.segment_id = $1 AND s.dropped_at IS NULL AND coalesce($3, p.source_id) IS NOT NULL
        FOR NO KEY UPDATE OF s SKIP LOCKED";
 
 const MOVE_UP: &str = "
-    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + 1, granted_at = clock_timestamp(),
+    UPDATE idgen.segment SET max_id = $2, step_hint = $3, tag_seq = tag_seq + $8, granted_at = clock_timestamp(),
            rate_per_minute = $4, rate_since_ms = $5, rate_since_id = $6, leased = $7
      WHERE segment_id = $1 AND max_id < $2
     RETURNING tag_seq";
 
+/// One event for each run of consecutive ids: `lo` and `hi` enclose no id of another master. A grant of several says so.
 const RECORD: &str = "
     INSERT INTO idgen.audit_event
            (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
-    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
-            jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11, 'boot_id', $12))";
+    SELECT $1, $2, 'segment.grant', $3, $4 + r.nth - 1, r.lo, r.hi, $8, $9,
+           jsonb_build_object('issuer', $10, 'pid', pg_backend_pid(), 'segment_id', $7, 'step', $11, 'boot_id', $12)
+        || CASE WHEN cardinality($5) > 1 THEN jsonb_build_object('grant_seq', $4, 'runs', cardinality($5)) ELSE '{}' END
+      FROM unnest($5::int8[], $6::int8[]) WITH ORDINALITY r(lo, hi, nth) ORDER BY r.nth";
 
 /// Here the process and the role are those that have asked.
 const RECORD_BULK: &str = "
     INSERT INTO idgen.audit_event
            (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
-    VALUES ($1, $2, 'segment.grant', $3, $4, $5, $6, $8, $9,
-            jsonb_build_object('issuer', 'bulk request', 'pid', $10, 'segment_id', $7, 'request_key', $12,
-                               'role', (SELECT r.rolname FROM pg_roles r WHERE r.oid = $11)))";
+    SELECT $1, $2, 'segment.grant', $3, $4 + r.nth - 1, r.lo, r.hi, $8, $9,
+           jsonb_build_object('issuer', 'bulk request', 'pid', $10, 'segment_id', $7, 'request_key', $12,
+                              'role', (SELECT r.rolname FROM pg_roles r WHERE r.oid = $11))
+        || CASE WHEN cardinality($5) > 1 THEN jsonb_build_object('grant_seq', $4, 'runs', cardinality($5)) ELSE '{}' END
+      FROM unnest($5::int8[], $6::int8[]) WITH ORDINALITY r(lo, hi, nth) ORDER BY r.nth";
 
 const BURN: &str = "
     WITH moved AS (
         UPDATE idgen.segment s SET max_id = $2, tag_seq = s.tag_seq + 1
           FROM idgen.segment old
          WHERE s.segment_id = $1 AND old.segment_id = $1 AND s.max_id < $2
-        RETURNING s.tag, s.tag_seq, old.max_id + 1 AS lo)
+        RETURNING s.tag, s.tag_seq, s.stripe_count = 1 AS is_whole, old.max_id + 1 AS lo)
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    SELECT $3, $4, 'segment.burn', m.tag, m.tag_seq, m.lo, $2,
+    SELECT $3, $4, 'segment.burn', m.tag, m.tag_seq,
+           CASE WHEN m.is_whole THEN m.lo END, CASE WHEN m.is_whole THEN $2 END,
            jsonb_build_object('cause', 'savepoint rolled back', 'pid', pg_backend_pid(), 'segment_id', $1)
+        || CASE WHEN m.is_whole THEN '{}' ELSE jsonb_build_object('own_from', m.lo, 'own_to', $2) END
       FROM moved m";
 
 /// Raise a tag to `high_water`: ids up to it were handed out although their grant was taken back.
@@ -199,28 +213,29 @@ pub fn grant(client: &mut SpiClient<'_>, wish: &Wish, lasted_ms: Option<u64>) ->
     let lost = left_open::record(client, wish, &row.tag)?;
     let step = row.next_step(lasted_ms);
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
-    let range =
-        segment::grant(standing.begin, standing.upper, u64::from(step)).map_err(Refused::Exhausted)?;
-    let tag_seq = move_up(client, wish, range, Some(step), standing.rate)?;
+    let range = segment::grant(standing.begin, standing.upper, u64::from(step))
+        .map_err(|_| exhausted(row.max_id, row.limit_id))?;
+    let ids = wish.places(range);
+    let tag_seq = move_up(client, wish, ids, Some(step), standing.rate)?;
     let issuer = match wish.issuer {
         Issuer::RefillWorker => "refill worker",
         Issuer::OwnTransaction => "own transaction",
     };
     let of_range = [issuer.into(), (step as i32).into(), boot_id().into()];
-    record(client, wish, &row, (tag_seq, range), RECORD, of_range)?;
+    record(client, wish, &row, (tag_seq, ids), RECORD, of_range)?;
     let lost = Lost {
         passed_over: standing.passed_over,
         ..lost
     };
     Ok(Granted {
         tag: row.tag,
-        range,
+        ids,
         step,
         lost,
     })
 }
 
-/// Grant exactly as many ids as were asked for, in one piece; the step of the tag is left as it is.
+/// Grant exactly as many ids as were asked for, one after the other among those of this master; the step of the tag is left as it is.
 ///
 /// A request that has a key and was granted before is answered with the same ids, and nothing is granted.
 ///
@@ -232,10 +247,10 @@ pub fn grant_exactly(
     bulk: &Bulk<'_>,
 ) -> Result<BulkGranted, Refused> {
     let row = lock_row(client, wish)?;
-    if let Some(range) = requests::answered(client, &row.tag, bulk)? {
+    if let Some(ids) = requests::answered(client, &row.tag, bulk)? {
         return Ok(BulkGranted {
             tag: row.tag,
-            range,
+            ids,
             is_new: false,
             lost: Lost::default(),
         });
@@ -243,25 +258,31 @@ pub fn grant_exactly(
     row.check_fetch_limit(wish)?;
     let lost = left_open::record(client, wish, &row.tag)?;
     // A multirange names the value after its last one, which has to be one.
-    let limit_id = row.limit_id.min(i64::MAX - 1);
+    let limit = wish.stripes.places_to(row.limit_id.min(i64::MAX - 1));
     let standing = standing::take(client, wish, (&row.tag, row.max_id, row.limit_id))?;
-    segment::grant_exactly(standing.begin, limit_id, bulk.n).map_err(Refused::Exhausted)?;
-    let range = segment::grant_exactly(standing.begin, standing.upper.min(limit_id), bulk.n)
+    segment::grant_exactly(standing.begin, limit, bulk.n)
+        .map_err(|_| exhausted(row.max_id, row.limit_id.min(i64::MAX - 1)))?;
+    let range = segment::grant_exactly(standing.begin, standing.upper.min(limit), bulk.n)
         .map_err(|_| wish.no_ceiling(row.max_id, standing.begin))?;
-    let tag_seq = move_up(client, wish, range, row.step_hint, standing.rate)?;
-    requests::remember(client, &row.tag, bulk, range)?;
+    let ids = wish.places(range);
+    let tag_seq = move_up(client, wish, ids, row.step_hint, standing.rate)?;
+    requests::remember(client, &row.tag, bulk, ids)?;
     let of_request = [bulk.pid.into(), bulk.role.into(), bulk.request_key.into()];
-    record(client, wish, &row, (tag_seq, range), RECORD_BULK, of_request)?;
+    record(client, wish, &row, (tag_seq, ids), RECORD_BULK, of_request)?;
     let lost = Lost {
         passed_over: standing.passed_over,
         ..lost
     };
     Ok(BulkGranted {
         tag: row.tag,
-        range,
+        ids,
         is_new: true,
         lost,
     })
+}
+
+fn exhausted(max_id: i64, limit_id: i64) -> Refused {
+    Refused::Exhausted(Exhausted { max_id, limit_id })
 }
 
 /// The row, locked, if nobody else has it. What the own transaction has handed out under a savepoint that was rolled
@@ -269,11 +290,19 @@ pub fn grant_exactly(
 fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
     let [id, space_id] = [wish.segment_id, wish.space_id].map(pgrx::Uuid::from_bytes);
     let source_id = wish.source_id.map(pgrx::Uuid::from_bytes);
-    let found = client
-        .update(LOCK_ROW, Some(1), &[id.into(), space_id.into(), source_id.into()])?
-        .first();
+    let [stripe, stripes] = [wish.stripes.index(), wish.stripes.count()].map(|value| value as i32);
+    let size = wish.stripes.size().cast_signed();
+    let args = [
+        id.into(),
+        space_id.into(),
+        source_id.into(),
+        stripe.into(),
+        stripes.into(),
+        size.into(),
+    ];
+    let found = client.update(LOCK_ROW, Some(1), &args)?.first();
     if found.is_empty() {
-        return Err(match holder::find(client, id, space_id)? {
+        return Err(match holder::find(client, id, space_id, wish.stripes)? {
             Some(holder) => Refused::Locked(holder),
             None => Refused::Gone,
         });
@@ -284,6 +313,7 @@ fn lock_row(client: &mut SpiClient<'_>, wish: &Wish) -> Result<Row, Refused> {
         let identity = Identity {
             source_id: row.source_id,
             space_id: wish.space_id,
+            stripes: wish.stripes,
         };
         burn(client, identity, wish.segment_id, wish.above)?;
         row.max_id = wish.above;
@@ -297,50 +327,53 @@ pub fn boot_id() -> Option<pgrx::Uuid> {
     shared().map(|shared| pgrx::Uuid::from_bytes(shared.boot_id()))
 }
 
-/// Raise the row to the end of the range; the number of the event.
+/// Raise the row to the end of the range; the number of the first event.
 fn move_up(
     client: &mut SpiClient<'_>,
     wish: &Wish,
-    range: Range,
+    ids: Places,
     step_hint: Option<u32>,
     rate: Rate,
 ) -> Result<i64, Refused> {
-    let rate = rate.granted(clock::wall().0, range.last());
+    let rate = rate.granted(clock::wall().0, ids.range.last());
+    let runs = ids.runs().count() as i64;
     let moved = client
         .update(
             MOVE_UP,
             Some(1),
             &[
                 pgrx::Uuid::from_bytes(wish.segment_id).into(),
-                range.last().into(),
+                ids.last_id().into(),
                 step_hint.map(|hint| hint as i32).into(),
                 rate.per_minute.cast_signed().into(),
                 rate.since_ms.cast_signed().into(),
-                rate.since_id.into(),
+                wish.stripes.id(rate.since_id).into(),
                 wish.permit.token().is_some().into(),
+                runs.into(),
             ],
         )?
         .first();
-    moved.get::<i64>(1)?.ok_or(Refused::Gone)
+    Ok(moved.get::<i64>(1)?.ok_or(Refused::Gone)? - runs + 1)
 }
 
-/// The event of a grant; `more`: what `statement` takes beside the range.
+/// The events of a grant; `more`: what `statement` takes beside the ids.
 fn record<const N: usize>(
     client: &mut SpiClient<'_>,
     wish: &Wish,
     row: &Row,
-    (tag_seq, range): (i64, Range),
+    (tag_seq, ids): (i64, Places),
     statement: &str,
     more: [DatumWithOid<'_>; N],
 ) -> Result<(), Refused> {
     let [epoch, revision] = wish.token_columns();
+    let (lo, hi): (Vec<i64>, Vec<i64>) = ids.runs().map(|run| (run.first, run.last())).unzip();
     let of_grant = [
         pgrx::Uuid::from_bytes(row.source_id).into(),
         pgrx::Uuid::from_bytes(wish.space_id).into(),
         row.tag.as_str().into(),
         tag_seq.into(),
-        range.first.into(),
-        range.last().into(),
+        lo.into(),
+        hi.into(),
         pgrx::Uuid::from_bytes(wish.segment_id).into(),
         epoch.into(),
         revision.into(),
@@ -351,12 +384,20 @@ fn record<const N: usize>(
 }
 
 impl Wish {
-    /// Nothing may be granted above `begin`, which is what a grant has to pass over first: nothing of it is kept when its
-    /// transaction is given up, so the ceiling has to be raised beyond it at once.
+    /// Ids of this master.
+    pub fn places(&self, range: Range) -> Places {
+        Places {
+            range,
+            stripes: self.stripes,
+        }
+    }
+
+    /// Nothing may be granted above place `begin`, which is what a grant has to pass over first: nothing of it is kept when
+    /// its transaction is given up, so the ceiling has to be raised beyond it at once.
     pub fn no_ceiling(&self, max_id: i64, begin: i64) -> Refused {
         let floor = self.permit.stretch().map_or(0, |stretch| stretch.floor);
         Refused::NoCeiling {
-            ids: begin.abs_diff(max_id.max(floor)),
+            ids: begin.abs_diff(self.stripes.places_to(max_id.max(floor))),
         }
     }
 
@@ -384,6 +425,9 @@ struct Row {
 impl Row {
     /// The table's constraints forbid NULL and negative steps; a row that has them grants nothing.
     fn read(row: &SpiTupleTable<'_>) -> Result<Self, Refused> {
+        if row.get::<bool>(9)? != Some(true) {
+            return Err(Refused::NotCut);
+        }
         let unsigned = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
         Ok(Self {
             tag: row.get::<String>(1)?.ok_or(Refused::Gone)?,

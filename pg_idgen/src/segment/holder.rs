@@ -1,13 +1,14 @@
 //! Who holds the row of a tag that a refill has found locked.
 
 use super::failure::Holder;
+use idgen_core::segment::Stripes;
 use pgrx::pg_sys;
 use pgrx::spi::SpiClient;
 
 const XMAX: &str = "
     SELECT s.xmax::text::bigint FROM idgen.segment s
      WHERE s.segment_id = $1 AND s.dropped_at IS NULL
-       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2)";
+       AND EXISTS (SELECT FROM idgen.space p WHERE p.space_id = $2 AND (p.stripe, p.stripes) = ($3, $4))";
 
 /// A prepared transaction has no process.
 const HOLDER: &str = "
@@ -21,10 +22,11 @@ pub fn find(
     client: &mut SpiClient<'_>,
     segment_id: pgrx::Uuid,
     space_id: pgrx::Uuid,
+    stripes: Stripes,
 ) -> Result<Option<Holder>, pgrx::spi::Error> {
-    let row = client
-        .update(XMAX, Some(1), &[segment_id.into(), space_id.into()])?
-        .first();
+    let [stripe, stripes] = [stripes.index(), stripes.count()].map(|value| value as i32);
+    let args = [segment_id.into(), space_id.into(), stripe.into(), stripes.into()];
+    let row = client.update(XMAX, Some(1), &args)?.first();
     if row.is_empty() {
         return Ok(None);
     }

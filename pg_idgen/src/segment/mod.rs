@@ -24,6 +24,7 @@ mod holder;
 pub mod leaf;
 mod left_open;
 pub mod manage;
+mod masters;
 mod own;
 pub mod requests;
 pub mod roles;
@@ -34,6 +35,7 @@ use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::{Error, clip, shown};
 use crate::shmem::{Place, SegmentKey, SegmentSlot, Shared, shared};
 use crate::{clock, drawn, guc};
+pub use catalog::read_stripes;
 use cause::cause;
 use failure::{Failure, Holder};
 use idgen_core::clock::BootMs;
@@ -76,7 +78,7 @@ fn take_now(place: Place) -> Option<i64> {
     if refill {
         ask(place.slot);
     }
-    Some(first)
+    Some(place.id(first))
 }
 
 /// How often a tag may turn out to be elsewhere than it was found a moment ago.
@@ -137,6 +139,11 @@ pub fn place(shared: &'static Shared, key: &SegmentKey) -> Result<Place, Error> 
             segments_max: shared.segments_max(),
             idle_s: guc::segment_idle_ms() / 1_000,
         })
+}
+
+/// The place of a tag, if it has one.
+fn place_in_use(key: &SegmentKey) -> Option<&'static SegmentSlot> {
+    shared().and_then(|shared| shared.segment_in_use(key))
 }
 
 /// A tag as text, for catalogue and messages. No longer one exists, so it is cut to what a message can show; bytes of
@@ -242,6 +249,7 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
             })
         }
         Failure::Copy => Some(Settled::Refused(Error::CopyOfDatabase)),
+        Failure::NotCut => Some(Settled::Refused(Error::NotCut { tag: tag() })),
         Failure::BurnTooLarge => {
             let limit_id = slot.limit_id.load(Ordering::Acquire);
             Some(Settled::Refused(Error::BurnTooLarge { tag: tag(), limit_id }))

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::guc;
 use crate::owner::{AsOwner, Tables, commit_durably};
 use crate::transaction;
-use idgen_core::segment::Range;
+use idgen_core::segment::Places;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::SpiClient;
@@ -21,8 +21,9 @@ use std::collections::HashMap;
 
 #[derive(Clone, Copy)]
 struct Own {
+    /// Place of the next id.
     next: i64,
-    /// Last id of the range, inclusive; below `next` when it is used up.
+    /// Last place of the range, inclusive; below `next` when it is used up.
     last: i64,
     /// Highest id granted in this transaction; 0: none.
     high_water: i64,
@@ -46,6 +47,11 @@ thread_local! {
 /// This transaction has inserted the row of a tag.
 pub fn note_made(segment_id: [u8; 16]) {
     RANGES.with_borrow_mut(|ranges| ranges.insert(segment_id, EMPTY));
+}
+
+/// Whether this transaction has made any tag.
+pub fn has_made_any() -> bool {
+    RANGES.with_borrow(|ranges| !ranges.is_empty())
 }
 
 /// Whether this transaction has made the tag. (A row that it has merely changed is not its own: taking that
@@ -80,7 +86,7 @@ pub fn take(found: &Found) -> Result<i64, Error> {
     if own.next > own.last {
         own = refill(found, own)?;
     }
-    let id = own.next;
+    let id = found.identity.stripes.id(own.next);
     // `last` may be the largest bigint: an empty range is then one whose last lies below.
     match own.next.checked_add(1) {
         Some(next) => own.next = next,
@@ -93,11 +99,11 @@ pub fn take(found: &Found) -> Result<i64, Error> {
 fn refill(found: &Found, own: Own) -> Result<Own, Error> {
     let lasted_ms = (own.high_water > 0).then_some(0);
     let granted = granted(found, own, |client, wish| grant(client, wish, lasted_ms))?;
-    let (first, last) = (granted.range.first, granted.range.last());
+    let range = granted.ids.range;
     Ok(Own {
-        next: first,
-        last,
-        high_water: last,
+        next: range.first,
+        last: range.last(),
+        high_water: granted.ids.last_id(),
         torn: own.torn,
     })
 }
@@ -106,11 +112,11 @@ fn refill(found: &Found, own: Own) -> Result<Own, Error> {
 ///
 /// # Errors
 /// Tag exhausted; the request key is taken.
-pub fn take_range(found: &Found, bulk: &Bulk<'_>) -> Result<Range, Error> {
+pub fn take_range(found: &Found, bulk: &Bulk<'_>) -> Result<Places, Error> {
     let mut own = RANGES
         .with_borrow(|ranges| ranges.get(&found.segment_id).copied())
         .unwrap_or(EMPTY);
-    let range = granted(found, own, |client, wish| grant_exactly(client, wish, bulk))
+    let ids = granted(found, own, |client, wish| grant_exactly(client, wish, bulk))
         .map_err(|error| match error {
             Error::TagExhausted { tag, limit_id } => Error::TooFewLeft {
                 tag,
@@ -119,11 +125,11 @@ pub fn take_range(found: &Found, bulk: &Bulk<'_>) -> Result<Range, Error> {
             },
             other => other,
         })?
-        .range;
+        .ids;
     // A repeated request brings what was granted before.
-    own.high_water = own.high_water.max(range.last());
+    own.high_water = own.high_water.max(ids.last_id());
     RANGES.with_borrow_mut(|ranges| ranges.insert(found.segment_id, own));
-    Ok(range)
+    Ok(ids)
 }
 
 fn granted<R>(
@@ -143,6 +149,7 @@ fn granted<R>(
     let wish = Wish {
         segment_id: found.segment_id,
         space_id: found.identity.space_id,
+        stripes: found.identity.stripes,
         source_id: Some(found.identity.source_id),
         issuer: Issuer::OwnTransaction,
         above: own.high_water,
@@ -162,6 +169,7 @@ fn explain(found: &Found, refused: Refused) -> Error {
             limit_id: exhausted.limit_id,
         },
         Refused::Copy => Error::CopyOfDatabase,
+        Refused::NotCut => Error::NotCut { tag },
         Refused::Gone => Error::UnknownTag { tag },
         Refused::KeyTaken { n } => Error::RequestKeyTaken { n },
         other => Error::Internal {

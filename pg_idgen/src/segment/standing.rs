@@ -1,6 +1,8 @@
 //! Where a tag stands before a grant: is this database at home, what has to be passed over first, how far may it go.
 //!
-//! In the transaction of the grant, under the lock of the row. What is passed over is an event `segment.burn`.
+//! In the transaction of the grant, under the lock of the row. What is passed over is an event `segment.burn`. Where
+//! several masters share the space it has no `lo` and `hi`, because ids of the others lie between: its payload says
+//! between which ids those of this master were passed over.
 
 use super::grant::{Issuer, Refused, Wish};
 use crate::as_of_now;
@@ -8,6 +10,7 @@ use crate::authority::home;
 use crate::authority::settle::{HOME_COLUMNS, read_home};
 use crate::call::current_database;
 use crate::{clock, guc};
+use idgen_core::segment::Stripes;
 use idgen_core::segment::burn::{Rate, burn_to, safety_burn};
 use idgen_core::segment::home::{Cause, Verdict, judge};
 use pgrx::pg_sys;
@@ -15,11 +18,11 @@ use pgrx::spi::SpiClient;
 
 /// What a grant of a tag goes by.
 pub struct Standing {
-    /// The range begins above it.
+    /// The range begins above this place.
     pub begin: i64,
-    /// The highest id that may be granted.
+    /// The highest place that may be granted.
     pub upper: i64,
-    /// How fast the tag is used.
+    /// How fast the tag is used, in places.
     pub rate: Rate,
     /// How many ids were passed over.
     pub passed_over: u64,
@@ -57,8 +60,10 @@ const PASS_OVER: &str = "
 
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, token_epoch, token_revision, payload)
-    SELECT p.source_id, p.space_id, 'segment.burn', $1, $2, $3, $4, $7, $8,
+    SELECT p.source_id, p.space_id, 'segment.burn', $1, $2,
+           CASE WHEN p.stripes = 1 THEN $3 END, CASE WHEN p.stripes = 1 THEN $4 END, $7, $8,
            jsonb_build_object('cause', $5, 'pid', pg_backend_pid(), 'segment_id', $6)
+        || CASE WHEN p.stripes = 1 THEN '{}' ELSE jsonb_build_object('own_from', $3, 'own_to', $4) END
       FROM idgen.space p";
 
 /// Look, and pass over what has to be. `max_id`, `limit_id`: of the locked row.
@@ -72,7 +77,8 @@ pub fn take(
 ) -> Result<Standing, Refused> {
     let id = pgrx::Uuid::from_bytes(wish.segment_id);
     let (known, verdict) =
-        as_of_now::first_row(&query(), &[id.into()], Known::read)?.ok_or(Refused::Gone)??;
+        as_of_now::first_row(&query(), &[id.into()], |row| Known::read(row, wish.stripes))?
+            .ok_or(Refused::Gone)??;
     // A tag of the own transaction was made here, and has account of its ids in memory.
     let own = matches!(wish.issuer, Issuer::OwnTransaction);
     match verdict {
@@ -95,18 +101,20 @@ pub fn take(
     };
     let mut rate = known.rate;
     if !own && (begin > max_id || !known.is_marked || known.needs_burn) {
-        rate = rate.from_here(clock::wall().0, begin);
+        rate = rate.from_here(clock::wall().0, wish.stripes.places_to(begin));
         pass_over(client, wish, &known, rate, (tag, max_id, begin), cause)?;
     }
-    let upper = match wish.permit.stretch() {
-        Some(stretch) if begin >= stretch.ceiling && begin < limit_id => {
+    let place = |id| wish.stripes.places_to(id);
+    let (begin, limit) = (place(begin), place(limit_id));
+    let upper = match wish.permit.stretch().map(|stretch| place(stretch.ceiling)) {
+        Some(ceiling) if begin >= ceiling && begin < limit => {
             return Err(wish.no_ceiling(max_id, begin));
         }
-        Some(stretch) => limit_id.min(stretch.ceiling),
-        None => limit_id,
+        Some(ceiling) => limit.min(ceiling),
+        None => limit,
     };
     // What the own transaction passes over is written down where it is (see `lock_row`).
-    let passed_over = if own { 0 } else { begin.abs_diff(max_id) };
+    let passed_over = if own { 0 } else { begin.abs_diff(place(max_id)) };
     Ok(Standing {
         begin,
         upper,
@@ -121,7 +129,7 @@ struct Burn {
 }
 
 impl Known {
-    fn read(row: &as_of_now::Row) -> Result<(Self, Verdict), Refused> {
+    fn read(row: &as_of_now::Row, stripes: Stripes) -> Result<(Self, Verdict), Refused> {
         let unsigned = |column| row.get::<i64>(column).unwrap_or_default().unsigned_abs();
         let known = Self {
             needs_burn: row.get::<bool>(1).unwrap_or(true),
@@ -133,7 +141,7 @@ impl Known {
             rate: Rate {
                 per_minute: unsigned(7),
                 since_ms: unsigned(8),
-                since_id: row.get::<i64>(9).unwrap_or_default(),
+                since_id: stripes.places_to(row.get::<i64>(9).unwrap_or_default()),
             },
             max_step: row.get::<i32>(10).unwrap_or_default().unsigned_abs(),
         };
@@ -153,11 +161,14 @@ impl Known {
         if (self.is_marked && !self.needs_burn) || covered {
             return Ok(None);
         }
+        let place = |id| wish.stripes.places_to(id);
         let ids = match self.safety_burn {
             Some(ids) => ids.unsigned_abs(),
-            None => safety_burn(self.rate, highest, guc::safety_time_s(), self.max_step),
+            None => safety_burn(self.rate, place(highest), guc::safety_time_s(), self.max_step),
         };
-        let to = burn_to(highest, ids, limit_id).ok_or(Refused::BurnTooLarge { limit_id })?;
+        let to = burn_to(place(highest), ids, place(limit_id)).ok_or(Refused::BurnTooLarge { limit_id })?;
+        // Nothing to burn: not below where it stands.
+        let to = wish.stripes.id(to).max(highest);
         let of_database = self.cause.clone().filter(|_| !self.needs_burn);
         Ok(Some(Burn {
             to,
@@ -185,7 +196,7 @@ fn pass_over(
             events.into(),
             known.mark.into(),
             rate.since_ms.cast_signed().into(),
-            rate.since_id.into(),
+            wish.stripes.id(rate.since_id).into(),
         ],
     )?;
     let tag_seq = moved.first().get::<i64>(1)?.ok_or(Refused::Gone)?;

@@ -211,12 +211,13 @@ impl Shared {
         true
     }
 
-    /// What a grant of this tag may do now. `None`: no lease of its space is open here.
+    /// What a grant of this tag may do now. `None`: no lease of its space and stripe is open here.
     pub fn permit(&self, slot: &SegmentSlot, now: BootMs) -> Option<LeasedPermit> {
         let key = slot.key();
         let locked = self.lock_segments();
         let view = self.authority(key.database).map(Authority::view)?;
-        if view.name.space_id != key.space_id || !view.is_open(now) {
+        let is_of = (view.name.space_id, view.name.stripe) == (key.space_id, key.stripes.index());
+        if !is_of || !view.is_open(now) {
             return None;
         }
         Some(LeasedPermit {

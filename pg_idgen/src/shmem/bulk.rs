@@ -7,7 +7,7 @@
 use super::{SegmentKey, Waiters, shared};
 use crate::segment::failure::{Failure, Holder};
 use idgen_core::clock::BootMs;
-use idgen_core::segment::{Exchange, Range, Ticket};
+use idgen_core::segment::{Exchange, Places, Ticket};
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -57,7 +57,7 @@ impl BulkRequest {
 /// What came of it.
 #[derive(Clone, Copy)]
 pub enum BulkAnswer {
-    Granted(Range),
+    Granted(Places),
     Gone,
     Exhausted {
         limit_id: i64,
@@ -84,6 +84,8 @@ pub enum BulkAnswer {
     NoCeiling,
     /// The database may be a copy.
     Copy,
+    /// The tag and its space are not cut in the same stripes.
+    NotCut,
     BurnTooLarge {
         limit_id: i64,
     },

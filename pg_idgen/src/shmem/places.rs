@@ -8,8 +8,8 @@
 use super::{BurnCause, SegmentKey, SegmentSlot, Shared, halves};
 use crate::clock;
 use idgen_core::clock::BootMs;
-use idgen_core::segment::Take;
 use idgen_core::segment::places::{Use, idlest};
+use idgen_core::segment::{Stripes, Take};
 use std::sync::atomic::Ordering;
 
 /// The place of a tag, as it was when it was looked up.
@@ -17,13 +17,21 @@ use std::sync::atomic::Ordering;
 pub struct Place {
     pub slot: &'static SegmentSlot,
     incarnation: u64,
+    /// Which ids the places in its ranges are; part of the key.
+    stripes: Stripes,
 }
 
 impl Place {
-    /// The next id of what is in memory. `None`: the ranges were discarded, or another tag has the place; look it up again.
+    /// The next of what is in memory, counted in places. `None`: the ranges were discarded, or another tag has the place; look it up again.
     #[inline(always)]
     pub fn take(self) -> Option<Take> {
         self.slot.buffer.take_of(self.incarnation, 1)
+    }
+
+    /// The id of a place that was taken.
+    #[inline(always)]
+    pub fn id(self, place: i64) -> i64 {
+        self.stripes.id(place)
     }
 
     /// What it shows is of this tag, and of no earlier life of it.
@@ -84,6 +92,7 @@ impl Shared {
         Ok(Place {
             slot,
             incarnation: slot.buffer.incarnation(),
+            stripes: key.stripes,
         })
     }
 

@@ -5,7 +5,7 @@ use super::tally::Tally;
 use super::{Locked, Shared, Waiters, load_id, store_id};
 use crate::segment::failure::{Failure, Holder};
 use idgen_core::clock::BootMs;
-use idgen_core::segment::Buffer;
+use idgen_core::segment::{Buffer, Stripes};
 use pgrx::pg_sys;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -29,6 +29,10 @@ pub struct SegmentSlot {
     segment_id: [AtomicU64; 2],
     /// The tag space it belongs to: a restore brings segment ids back, never the space.
     space_id: [AtomicU64; 2],
+    /// Which of the space's ids are this database's: index, count and size. Ranges here are in places.
+    stripe: AtomicU32,
+    stripes: AtomicU32,
+    stripe_size: AtomicU64,
     /// What a leased authority may grant of it.
     pub(super) stretch: StretchWords,
     pub buffer: Buffer,
@@ -36,7 +40,7 @@ pub struct SegmentSlot {
     pub(super) used_boot_ms: AtomicU64,
     /// Ids that had been drawn when the launcher looked last.
     pub(super) used_ids: AtomicU64,
-    /// Highest id that was ever published here; no grant begins at or below it, whatever the table says.
+    /// Highest id that was ever published here (an id, no place); no grant begins at or below it, whatever the table says.
     pub high_water: AtomicI64,
     /// A refill is asked for and not yet begun.
     pub wanted: AtomicBool,
@@ -97,6 +101,8 @@ pub struct SegmentKey {
     pub database: u32,
     pub segment_id: [u8; 16],
     pub space_id: [u8; 16],
+    /// A database that joins other masters in its own space counts in other places from then on.
+    pub stripes: Stripes,
 }
 
 impl SegmentKey {
@@ -106,6 +112,7 @@ impl SegmentKey {
             database,
             segment_id: [0; 16],
             space_id: [0; 16],
+            stripes: Stripes::SINGLE,
         }
     }
 }
@@ -138,6 +145,9 @@ impl SegmentSlot {
             database: AtomicU32::new(0),
             segment_id: [const { AtomicU64::new(0) }; 2],
             space_id: [const { AtomicU64::new(0) }; 2],
+            stripe: AtomicU32::new(0),
+            stripes: AtomicU32::new(0),
+            stripe_size: AtomicU64::new(0),
             stretch: StretchWords::default(),
             buffer: Buffer::new(),
             used_boot_ms: AtomicU64::new(0),
@@ -169,6 +179,9 @@ impl SegmentSlot {
     pub(super) fn set_key(&self, key: &SegmentKey) {
         store_id(&self.segment_id, key.segment_id);
         store_id(&self.space_id, key.space_id);
+        self.stripe.store(key.stripes.index(), Ordering::Relaxed);
+        self.stripes.store(key.stripes.count(), Ordering::Relaxed);
+        self.stripe_size.store(key.stripes.size(), Ordering::Relaxed);
         self.database.store(key.database, Ordering::Release);
     }
 
@@ -207,7 +220,14 @@ impl SegmentSlot {
             database: self.database(),
             segment_id: load_id(&self.segment_id),
             space_id: load_id(&self.space_id),
+            stripes: self.stripes(),
         }
+    }
+
+    fn stripes(&self) -> Stripes {
+        // As they were in the key.
+        let [index, count] = [&self.stripe, &self.stripes].map(|word| word.load(Ordering::Relaxed));
+        Stripes::new(index, count, self.stripe_size.load(Ordering::Relaxed)).unwrap_or(Stripes::SINGLE)
     }
 
     /// Ids drawn (or burnt) since the statistics were reset.

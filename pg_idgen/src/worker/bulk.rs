@@ -18,16 +18,16 @@ pub fn serve(shared: &Shared, database: u32, entry: usize, settled: &mut Settled
         };
         served += 1;
         let answer = grant(shared, &request, entry, settled);
-        if let (BulkAnswer::Granted(range), false) = (answer, shared.bulk.answer(place, ticket, answer)) {
+        if let (BulkAnswer::Granted(ids), false) = (answer, shared.bulk.answer(place, ticket, answer)) {
             if request.request_key().is_none()
                 && let Some(slot) = shared.segment_in_use(&request.key)
             {
-                slot.tally.burned(BurnCause::Bulk, range.count);
+                slot.tally.burned(BurnCause::Bulk, ids.range.count);
             }
             pgrx::log!(
                 "pg_idgen: granted ids {} to {} are burned unless their request is repeated by its key: whoever asked is gone",
-                range.first,
-                range.last()
+                ids.first_id(),
+                ids.last_id()
             );
         }
     }
@@ -56,6 +56,7 @@ fn grant(shared: &Shared, request: &BulkRequest, entry: usize, settled: &mut Set
     let wish = Wish {
         segment_id: request.key.segment_id,
         space_id: request.key.space_id,
+        stripes: request.key.stripes,
         source_id: None,
         issuer: Issuer::RefillWorker,
         above: slot.high_water.load(Ordering::Acquire),
@@ -87,30 +88,30 @@ fn grant(shared: &Shared, request: &BulkRequest, entry: usize, settled: &mut Set
 
 /// The grant is committed: may its ids be used?
 fn hand_over(shared: &Shared, slot: &SegmentSlot, wish: &Wish, granted: &BulkGranted) -> BulkAnswer {
-    let range = granted.range;
+    let ids = granted.ids;
     if !granted.is_new {
-        return BulkAnswer::Granted(range);
+        return BulkAnswer::Granted(ids);
     }
     super::count_lost(slot, granted.lost);
     super::count_fetch(slot, &granted.tag, clock::boot());
-    if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, range.last()) {
+    if let Err(error) = authority::anchor::note(wish.space_id, wish.segment_id, ids.last_id()) {
         pgrx::log!("pg_idgen: a range is burned: {error:?}");
-        slot.tally.burned(BurnCause::Refill, range.count);
+        slot.tally.burned(BurnCause::Refill, ids.range.count);
         return BulkAnswer::Error;
     }
     let locked = shared.lock_segments();
-    slot.high_water.fetch_max(range.last(), Ordering::AcqRel);
+    slot.high_water.fetch_max(ids.last_id(), Ordering::AcqRel);
     match &wish.permit {
         // The commit took so long that somebody else may grant by now.
         Permit::Leased(permit) if !shared.still_permits(slot.database(), permit, clock::boot(), &locked) => {
-            slot.tally.burned(BurnCause::Refill, range.count);
+            slot.tally.burned(BurnCause::Refill, ids.range.count);
             BulkAnswer::NoAuthority
         }
         _ => {
-            slot.granted_ids.fetch_add(range.count, Ordering::Relaxed);
-            slot.bulk_ids.fetch_add(range.count, Ordering::Relaxed);
+            slot.granted_ids.fetch_add(ids.range.count, Ordering::Relaxed);
+            slot.bulk_ids.fetch_add(ids.range.count, Ordering::Relaxed);
             slot.ids_wanted.store(0, Ordering::Relaxed);
-            BulkAnswer::Granted(range)
+            BulkAnswer::Granted(ids)
         }
     }
 }
@@ -133,6 +134,7 @@ fn answer_of(refused: Refused) -> BulkAnswer {
         Refused::KeyTaken { n } => BulkAnswer::KeyTaken { n },
         Refused::NoCeiling { .. } => BulkAnswer::NoCeiling,
         Refused::Copy => BulkAnswer::Copy,
+        Refused::NotCut => BulkAnswer::NotCut,
         Refused::BurnTooLarge { limit_id } => BulkAnswer::BurnTooLarge { limit_id },
         Refused::Unsettled | Refused::Home(_) | Refused::Query(_) => {
             pgrx::log!("pg_idgen: bulk request: {refused}");

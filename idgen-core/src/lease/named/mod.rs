@@ -29,7 +29,9 @@ pub use ceilings::{Ceilings, Raise, Stored, Want};
 pub use ledger::{Acquisition, Held, NamedLook, NamedRow, Occupant, Standing, Who};
 pub use lock::LockMode;
 pub use name::{BadName, LeaseName};
-pub use stripes::{ClaimPlan, ClaimRefused, ReleasePlan, ReleaseRefused, StripeClaim, StripeWish};
+pub use stripes::{
+    ClaimPlan, ClaimRefused, Cut, JoinPlan, JoinRefused, ReleasePlan, ReleaseRefused, StripeClaim, StripeWish,
+};
 pub use tenure::{Attempt, Decision, Step, Tenure, TenureLoss};
 
 use super::timing::TimingSpec;

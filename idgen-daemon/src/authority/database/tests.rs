@@ -3,11 +3,15 @@
 
 use super::*;
 use crate::lease::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
-use crate::lease::{Committed, HolderName, LeaseStore};
+use crate::lease::{Committed, HolderName, LeaseStore, NamedStore};
 use crate::metrics::Metrics;
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::named::{LeaseName, NamedLook, NamedRow, Raise, Stored};
+use idgen_core::lease::named::{
+    ClaimPlan, Cut, JoinPlan, LeaseName, NamedLook, NamedRow, Raise, ReleasePlan, Stored, StripeClaim,
+    StripeWish,
+};
 use idgen_core::lease::{Anchor, Class, Revision, TimingSpec};
+use idgen_core::segment::Stripes;
 use std::collections::BTreeMap;
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
@@ -31,6 +35,8 @@ struct Memory {
     local: bool,
     /// No workers are leased for it.
     unserved: bool,
+    /// Of several masters.
+    cut: Option<Stripes>,
 }
 
 #[derive(Clone)]
@@ -126,6 +132,7 @@ impl Database for Server {
         let enough = ceiling >= memory.max_id.max(floor) + 50;
         Ok(Wanted {
             of: Some(SPACE),
+            cut: memory.cut,
             ceilings: if enough { Vec::new() } else { ceilings },
         })
     }
@@ -234,7 +241,7 @@ impl World {
     }
 }
 
-fn keeper<S: NamedStore>(number: u128, server: &Server, store: S) -> DatabaseKeeper<S, Server> {
+fn keeper<S: StripeStore>(number: u128, server: &Server, store: S) -> DatabaseKeeper<S, Server> {
     let config = DatabaseConfig {
         database: "app".to_owned(),
         instance: InstanceId(number),
@@ -348,6 +355,24 @@ impl NamedStore for Unlucky {
     }
 }
 
+impl StripeStore for Unlucky {
+    async fn stripes(&mut self, space_id: Option<u128>) -> StoreResult<Vec<StripeClaim>> {
+        self.store.stripes(space_id).await
+    }
+
+    async fn claim_stripe(&mut self, plan: &ClaimPlan) -> StoreResult<()> {
+        self.store.claim_stripe(plan).await
+    }
+
+    async fn join_stripe(&mut self, plan: &JoinPlan) -> StoreResult<()> {
+        self.store.join_stripe(plan).await
+    }
+
+    async fn release_stripe(&mut self, plan: &ReleasePlan) -> StoreResult<()> {
+        self.store.release_stripe(plan).await
+    }
+}
+
 /// Each write of the first few gets lost on either way, or is done long after it was given up; what was granted before
 /// and after is never the same, and it goes on.
 #[tokio::test]
@@ -385,6 +410,58 @@ async fn answers_that_get_lost_are_settled_by_reading() {
             assert!(world.grant_all(&copy) > 0, "{fault:?} {write}");
         }
     }
+}
+
+/// A master of several: it is told what is wrong, and goes on when the claim is as it should be.
+#[tokio::test]
+async fn an_index_is_leased_by_the_database_that_has_joined_it() {
+    let mut world = World::new();
+    let server = world.server(1).await;
+    let mut daemon = world.daemon(1, &server);
+    daemon.visit().await.expect("visit");
+    assert_eq!(daemon.standing, Standing::Held, "one master needs no claim");
+    let cut = Cut {
+        stripes: 3,
+        size: Cut::SIZE,
+        above: 0,
+    };
+    server.memory().cut = Some(cut.of(0).expect("a cut"));
+    daemon.visit().await.expect("visit");
+    assert_eq!(daemon.standing, Standing::Wanted, "given up with the change");
+    let trouble = daemon.store_trouble.text().unwrap_or_default().to_owned();
+    assert!(trouble.contains("has not joined stripe 0 of 3"), "{trouble}");
+    let mut store = world.store(9);
+    let wish = StripeWish {
+        space_id: SPACE.0,
+        stripe: 0,
+        cut,
+        server: server.memory().system,
+        database: "app".to_owned(),
+        name: "north".to_owned(),
+        at: UnixMs(EPOCH_MS),
+        by: "me".to_owned(),
+    };
+    let plan = ClaimPlan {
+        wish,
+        seen: None,
+        joined: None,
+    };
+    store.claim_stripe(&plan).await.expect("claimed");
+    world.pass(1_700);
+    daemon.visit().await.expect("visit");
+    assert_eq!(daemon.standing, Standing::Wanted, "claimed is not joined");
+    let claims = store.stripes(None).await.expect("list");
+    let join = JoinPlan {
+        space_id: SPACE.0,
+        stripe: 0,
+        at: UnixMs(EPOCH_MS),
+        seen: claims[0].revision,
+    };
+    store.join_stripe(&join).await.expect("joined");
+    world.pass(1_700);
+    daemon.visit().await.expect("visit");
+    assert_eq!(daemon.standing, Standing::Held);
+    assert!(world.grant_all(&server) > 0);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::value::{unsigned, value};
 use super::{EtcdStore, Result, encode, not_as_expected, signed};
 use etcd_client::{KeyValue, Txn, TxnOp};
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::named::{ClaimPlan, ReleasePlan, StripeClaim};
+use idgen_core::lease::named::{ClaimPlan, Cut, JoinPlan, ReleasePlan, StripeClaim};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -16,11 +16,14 @@ struct StripeValue {
     space_id: Uuid,
     stripe: u32,
     stripes: u32,
+    size: u64,
+    above: i64,
     server: u64,
     database: String,
     name: String,
     at_ms: u64,
     by: String,
+    joined_at_ms: Option<u64>,
     released_at_ms: Option<u64>,
     release_reason: Option<String>,
 }
@@ -52,18 +55,35 @@ impl StripeStore for EtcdStore {
         let claim = StripeValue {
             space_id: Uuid::from_u128(wish.space_id),
             stripe: wish.stripe,
-            stripes: wish.stripes,
+            stripes: wish.cut.stripes,
+            size: wish.cut.size,
+            above: wish.cut.above,
             server: wish.server,
             database: wish.database.clone(),
             name: wish.name.clone(),
             at_ms: wish.at.0,
             by: wish.by.clone(),
+            joined_at_ms: plan.joined.map(|joined| joined.0),
             released_at_ms: None,
             release_reason: None,
         };
         let key = key(&self.config.prefix, wish.space_id, wish.stripe);
         let seen = plan.seen.map_or(Ok(0), signed)?;
         self.put_stripe(key, seen, &claim).await
+    }
+
+    async fn join_stripe(&mut self, plan: &JoinPlan) -> Result<()> {
+        let key = key(&self.config.prefix, plan.space_id, plan.stripe);
+        let (_, _, [found]) = self.look_beside_cell([TxnOp::get(key.clone(), None)]).await?;
+        let claim: StripeValue = value(only(&found).ok_or_else(not_as_expected)?)?;
+        if claim.released_at_ms.is_some() {
+            return Err(not_as_expected());
+        }
+        let claim = StripeValue {
+            joined_at_ms: Some(plan.at.0),
+            ..claim
+        };
+        self.put_stripe(key, signed(plan.seen)?, &claim).await
     }
 
     async fn release_stripe(&mut self, plan: &ReleasePlan) -> Result<()> {
@@ -101,12 +121,17 @@ fn claim(pair: &KeyValue) -> Result<StripeClaim> {
     Ok(StripeClaim {
         space_id: claim.space_id.as_u128(),
         stripe: claim.stripe,
-        stripes: claim.stripes,
+        cut: Cut {
+            stripes: claim.stripes,
+            size: claim.size,
+            above: claim.above,
+        },
         server: claim.server,
         database: claim.database,
         name: claim.name,
         at: UnixMs(claim.at_ms),
         by: claim.by,
+        joined: claim.joined_at_ms.map(UnixMs),
         released: claim.released_at_ms.map(UnixMs).zip(claim.release_reason),
         revision: unsigned(pair.mod_revision()),
     })

@@ -3,8 +3,8 @@
 use super::{Asker, Ground, Lent, MemoryPlace, MemoryStore, Result, refused};
 use idgen_core::lease::ledger::{Cell, Holder};
 use idgen_core::lease::named::{
-    Acquisition, ClaimPlan, Held, LeaseName, NamedLook, NamedRow, Occupant, Raise, ReleasePlan, Stored,
-    StripeClaim,
+    Acquisition, ClaimPlan, Held, JoinPlan, LeaseName, NamedLook, NamedRow, Occupant, Raise, ReleasePlan,
+    Stored, StripeClaim,
 };
 use idgen_core::lease::{BootId, Epoch, EpochNonce, Revision, Token};
 use idgen_daemon::lease::{CEILINGS_AT_ONCE, Committed, NamedStore, StoreErrorKind, StripeStore};
@@ -198,16 +198,31 @@ impl Ground {
         let claim = StripeClaim {
             space_id: wish.space_id,
             stripe: wish.stripe,
-            stripes: wish.stripes,
+            cut: wish.cut,
             server: wish.server,
             database: wish.database.clone(),
             name: wish.name.clone(),
             at: wish.at,
             by: wish.by.clone(),
+            joined: plan.joined,
             released: None,
             revision,
         };
         self.books.names.stripes.insert(key, claim);
+        Ok(())
+    }
+
+    fn join_stripe(&mut self, plan: &JoinPlan) -> Result<()> {
+        self.cell_of_names()?;
+        let next = Revision(self.books.revision + 1);
+        let claim = self.books.names.stripes.get_mut(&(plan.space_id, plan.stripe));
+        let Some(claim) = claim.filter(|claim| claim.revision == plan.seen && claim.released.is_none())
+        else {
+            return refused(StoreErrorKind::Conflict, "the stripe is not as expected");
+        };
+        claim.joined = Some(plan.at);
+        claim.revision = next;
+        self.raise_revision();
         Ok(())
     }
 
@@ -286,6 +301,11 @@ impl StripeStore for MemoryStore {
     async fn claim_stripe(&mut self, plan: &ClaimPlan) -> Result<()> {
         let plan = plan.clone();
         self.change(move |ground| ground.claim_stripe(&plan)).await
+    }
+
+    async fn join_stripe(&mut self, plan: &JoinPlan) -> Result<()> {
+        let plan = plan.clone();
+        self.change(move |ground| ground.join_stripe(&plan)).await
     }
 
     async fn release_stripe(&mut self, plan: &ReleasePlan) -> Result<()> {

@@ -9,8 +9,8 @@ use crate::postgres::Session;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Holder;
 use idgen_core::lease::named::{
-    Acquisition, ClaimPlan, Held, LeaseName, NamedLook, NamedRow, Occupant, Raise, ReleasePlan, Stored,
-    StripeClaim,
+    Acquisition, ClaimPlan, Cut, Held, JoinPlan, LeaseName, NamedLook, NamedRow, Occupant, Raise,
+    ReleasePlan, Stored, StripeClaim,
 };
 use idgen_core::lease::{BootId, Cell, Epoch, EpochNonce, InstanceId, Revision, Token};
 use std::collections::BTreeMap;
@@ -64,20 +64,26 @@ const RAISE: &str = "
 
 const STRIPES: &str = "
     SELECT space_id, stripe, stripes, server, server_name, (extract(epoch FROM claimed_at) * 1000)::int8,
-           claimed_by, (extract(epoch FROM released_at) * 1000)::int8, release_reason, revision, database_name
+           claimed_by, (extract(epoch FROM released_at) * 1000)::int8, release_reason, revision, database_name,
+           stripe_size, above, (extract(epoch FROM joined_at) * 1000)::int8
       FROM idgen.stripe WHERE $1::uuid IS NULL OR space_id = $1 ORDER BY space_id, stripe";
 
 const CLAIM: &str = "
     INSERT INTO idgen.stripe AS s (space_id, stripe, stripes, server, server_name, database_name, claimed_at,
-                                   claimed_by, revision)
-    SELECT $2, $3, $4, $5, $6, $10, to_timestamp($7::float8 / 1000), $8, $1
+                                   claimed_by, revision, stripe_size, above)
+    SELECT $2, $3, $4, $5, $6, $10, to_timestamp($7::float8 / 1000), $8, $1, $11, $12
       FROM (SELECT) one LEFT JOIN idgen.stripe o ON o.space_id = $2 AND o.stripe = $3
      WHERE o.revision IS NOT DISTINCT FROM $9
         ON CONFLICT (space_id, stripe) DO UPDATE
-       SET server = excluded.server, server_name = excluded.server_name,
+       SET stripes = excluded.stripes, stripe_size = excluded.stripe_size, above = excluded.above,
+           server = excluded.server, server_name = excluded.server_name,
            database_name = excluded.database_name, claimed_at = excluded.claimed_at,
            claimed_by = excluded.claimed_by, released_at = NULL, release_reason = NULL,
            revision = excluded.revision";
+
+const JOIN: &str = "
+    UPDATE idgen.stripe SET joined_at = to_timestamp($2::float8 / 1000), revision = $1
+     WHERE space_id = $3 AND stripe = $4 AND revision = $5 AND released_at IS NULL";
 
 const UNCLAIM: &str = "
     UPDATE idgen.stripe
@@ -267,18 +273,41 @@ impl StripeStore for PostgresStore {
                     &revision,
                     &Uuid::from_u128(wish.space_id),
                     &index(wish.stripe)?,
-                    &index(wish.stripes)?,
+                    &index(wish.cut.stripes)?,
                     &wish.server.cast_signed(),
                     &wish.name,
                     &ms(wish.at.0),
                     &wish.by,
                     &seen,
                     &wish.database,
+                    &signed(wish.cut.size)?,
+                    &wish.cut.above,
                 ],
             )
             .await
             .map_err(not_done)?;
         self.commit_all(session, warnings, claimed, 1).await
+    }
+
+    async fn join_stripe(&mut self, plan: &JoinPlan) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        begin(&session).await?;
+        let revision = raise_revision(&session).await?;
+        let joined = session
+            .execute(
+                JOIN,
+                &[
+                    &revision,
+                    &ms(plan.at.0),
+                    &Uuid::from_u128(plan.space_id),
+                    &index(plan.stripe)?,
+                    &signed(plan.seen.0)?,
+                ],
+            )
+            .await
+            .map_err(not_done)?;
+        self.commit_all(session, warnings, joined, 1).await
     }
 
     async fn release_stripe(&mut self, plan: &ReleasePlan) -> Result<()> {
@@ -359,12 +388,20 @@ fn stripe_row(row: &tokio_postgres::Row) -> Result<StripeClaim> {
     Ok(StripeClaim {
         space_id: column::<Uuid>(row, 0)?.as_u128(),
         stripe: number(1)?,
-        stripes: number(2)?,
+        cut: Cut {
+            stripes: number(2)?,
+            size: unsigned(column(row, 11)?)?,
+            above: column(row, 12)?,
+        },
         server: column::<i64>(row, 3)?.cast_unsigned(),
         name: column(row, 4)?,
         database: column(row, 10)?,
         at: UnixMs(unsigned(column(row, 5)?)?),
         by: column(row, 6)?,
+        joined: column::<Option<i64>>(row, 13)?
+            .map(unsigned)
+            .transpose()?
+            .map(UnixMs),
         released,
         revision: Revision(unsigned(column(row, 9)?)?),
     })

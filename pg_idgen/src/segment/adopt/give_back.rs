@@ -60,6 +60,13 @@ impl Plan {
 
 pub fn release(tag: &str, user: pg_sys::Oid) -> Result<Vec<Line>, Error> {
     let found = find_to_change(tag, user)?;
+    if !found.identity.stripes.is_single() {
+        return Err(refuse(
+            tag,
+            "This database shares its space with other masters, and a sequence does not know which ids are theirs.".into(),
+            "Leave the space first (idgenctl stripes leave), or give the columns another default.",
+        ));
+    }
     leaf::ensure(tag, found.tables)?;
     commit_durably();
     let _pinned = Pinned::for_alterations();

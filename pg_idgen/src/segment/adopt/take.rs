@@ -52,6 +52,17 @@ pub fn adopt(sequence: pg_sys::Oid, tag: &str, user: pg_sys::Oid) -> Result<Vec<
     let plan = locked_plan(sequence, user)?;
     let adoption = Spi::connect_mut(|client| bounds(client, &plan))?;
     let identity = catalog::identity(tables)?;
+    let above = catalog::above(tables)?;
+    if !identity.stripes.is_single() && adoption.floor > above {
+        return Err(refuse(
+            &plan.sequence.name,
+            format!(
+                "It has come to {}, and this database shares its space with other masters: ids above {above} may be theirs.",
+                adoption.floor
+            ),
+            "Sequences are adopted before their database joins others, by the first of them.",
+        ));
+    }
     let (step, max_step) = if adoption.limit_id <= Width::Small.max() {
         SMALL_STEP
     } else {

@@ -1,12 +1,12 @@
 //! `idgen_create_segment()`: a new tag, or one that was dropped and goes on above what it had granted.
 
 use super::{check_fetch_limit, check_step, new_tag_argument, null, tag_seq, wrong};
-use crate::call::{Call, current_database, current_user, in_recovery, v1_function};
+use crate::call::{Call, current_user, in_recovery, v1_function};
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables, commit_durably};
 use crate::segment::catalog::{self, Identity};
 use crate::segment::{changed, leaf, own};
-use crate::shmem::SegmentKey;
+use idgen_core::segment::Stripes;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::SpiClient;
@@ -14,27 +14,32 @@ use pgrx::spi::SpiClient;
 v1_function!(idgen_create_segment, create_segment);
 
 const INSERT: &str = "
-    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, fetch_limit, mark)
-    SELECT $1, r.rolname, r.oid, $3, $4, $4 - 1, $5, $6, $7, $8, a.mark FROM pg_roles r, idgen.authority a WHERE r.oid = $2
+    INSERT INTO idgen.segment (tag, owner, owner_oid, role_space, start_id, max_id, limit_id, step, max_step, fetch_limit,
+                               mark, stripe_size, stripe_count)
+    SELECT $1, r.rolname, r.oid, $3, $4, least($5, greatest($4 - 1, p.above)), $5, $6, $7, $8, a.mark,
+           p.stripe_size, p.stripes
+      FROM pg_roles r, idgen.authority a, idgen.space p WHERE r.oid = $2
     ON CONFLICT (tag) DO NOTHING
-    RETURNING tag_seq, segment_id";
+    RETURNING tag_seq, segment_id, max_id";
 
 const LOCK_TOMBSTONE: &str = "
     SELECT s.max_id, s.segment_id
       FROM idgen.segment s WHERE s.tag = $1 AND s.dropped_at IS NOT NULL FOR UPDATE";
 
+/// Stripes stay as they are: a tombstone of a database that did not cut its space alike grants nothing.
+///
 /// Another segment id: what sessions and shared memory know of the dropped one is not of this. What has to be passed over
 /// before a grant still has to be.
 const REVIVE: &str = "
     UPDATE idgen.segment s
-       SET owner = r.rolname, owner_oid = r.oid, role_space = $3, start_id = $4, max_id = greatest(s.max_id, $4 - 1),
+       SET owner = r.rolname, owner_oid = r.oid, role_space = $3, start_id = $4, max_id = least($5, greatest(s.max_id, $4 - 1, p.above)),
            limit_id = $5, step = $6, max_step = $7, step_hint = NULL, fetch_limit = $8,
            segment_id = gen_random_uuid(), tag_seq = s.tag_seq + 1, version = s.version + 1,
            created_at = clock_timestamp(), granted_at = NULL, dropped_at = NULL,
            rate_per_minute = 0, rate_since_ms = 0, rate_since_id = 0
-      FROM pg_roles r
+      FROM pg_roles r, idgen.space p
      WHERE s.tag = $1 AND s.dropped_at IS NOT NULL AND r.oid = $2
-    RETURNING s.tag_seq, s.segment_id";
+    RETURNING s.tag_seq, s.segment_id, s.max_id";
 
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
@@ -134,6 +139,7 @@ fn make(
     }
     let tag_seq = tag_seq(&made)?;
     let segment_id = made.get::<pgrx::Uuid>(2)?;
+    check_own_ids(new, identity.stripes, made.get::<i64>(3)?.unwrap_or(i64::MAX))?;
     let above = tombstone.as_ref().map(|tombstone| tombstone.above);
     if let Some(segment_id) = segment_id {
         serve(*segment_id.as_bytes(), identity, tombstone.as_ref());
@@ -158,6 +164,27 @@ fn make(
     Ok(())
 }
 
+/// Of several masters each grants its own stripes, and nobody what was granted before the space was cut: is there any
+/// id between `max_id` and the limit?
+fn check_own_ids(new: &NewTag, stripes: Stripes, max_id: i64) -> Result<(), Error> {
+    if stripes.places_to(new.limit_id) > stripes.places_to(max_id) {
+        return Ok(());
+    }
+    Err(Error::NumberLine {
+        message: format!(
+            "limit_id {} leaves segment tag \"{}\" no id",
+            new.limit_id, new.tag
+        ),
+        detail: format!(
+            "This database is master {} of {} in stripes of {} ids, and none of its ids lies above {max_id} and up to that limit.",
+            stripes.index(),
+            stripes.count(),
+            stripes.size()
+        ),
+        hint: "Choose a higher limit_id; columns that hold it are needed.",
+    })
+}
+
 /// A dropped tag of this name.
 struct Tombstone {
     /// The highest id that it had granted.
@@ -173,12 +200,7 @@ fn serve(segment_id: [u8; 16], identity: Identity, tombstone: Option<&Tombstone>
         own::note_made(segment_id);
         return;
     }
-    let key = SegmentKey {
-        database: current_database(),
-        segment_id,
-        space_id: identity.space_id,
-    };
-    changed::note(key, false);
+    changed::note(identity.key_of(segment_id), false);
 }
 
 fn lock_tombstone(client: &mut SpiClient<'_>, new: &NewTag) -> Result<Tombstone, Error> {

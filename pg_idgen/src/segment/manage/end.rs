@@ -22,8 +22,9 @@ const END_REQUESTS: &str = "DELETE FROM idgen.segment_request r WHERE r.tag = $1
 
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    VALUES ($1, $2, 'segment.drop', $3, $4, $5, $6,
-            jsonb_build_object('segment_id', $7, 'max_id', $8, 'owner', $9, 'session_user', session_user))";
+    VALUES ($1, $2, 'segment.drop', $3, $4, CASE WHEN NOT $10 THEN $5 END, CASE WHEN NOT $10 THEN $6 END,
+            jsonb_build_object('segment_id', $7, 'max_id', $8, 'owner', $9, 'session_user', session_user)
+         || CASE WHEN $10 AND $5 IS NOT NULL THEN jsonb_build_object('own_from', $5, 'own_to', $6) ELSE '{}' END)";
 
 fn drop_segment(call: Call) -> Result<pg_sys::Datum, Error> {
     end_tag(&tag_to_change(call)?)?;
@@ -66,6 +67,7 @@ fn end(client: &mut SpiClient<'_>, found: &Found) -> Result<(), Error> {
             id.into(),
             row.floor.into(),
             found.owner.as_str().into(),
+            (!found.identity.stripes.is_single()).into(),
         ],
     )?;
     Ok(())

@@ -20,11 +20,13 @@ const UPDATE: &str = "
      WHERE s.segment_id = $1
     RETURNING s.tag_seq";
 
-/// lo and hi are what is skipped: it was and will be granted to nobody.
+/// lo and hi are what is skipped: it was and will be granted to nobody. Of several masters ($10) others have ids between
+/// them, so the payload has what they would say.
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, lo, hi, payload)
-    VALUES ($1, $2, 'segment.seek', $3, $4, $5, $6,
-            jsonb_build_object('segment_id', $7, 'next_id', $8, 'force', $9, 'session_user', session_user))";
+    VALUES ($1, $2, 'segment.seek', $3, $4, CASE WHEN NOT $10 THEN $5 END, CASE WHEN NOT $10 THEN $6 END,
+            jsonb_build_object('segment_id', $7, 'next_id', $8, 'force', $9, 'session_user', session_user)
+         || CASE WHEN $10 AND $5 IS NOT NULL THEN jsonb_build_object('own_from', $5, 'own_to', $6) ELSE '{}' END)";
 
 fn seek_segment(call: Call) -> Result<pg_sys::Datum, Error> {
     let next_id = call.bigint(1).ok_or_else(|| null("next_id"))?;
@@ -60,6 +62,7 @@ fn move_up(client: &mut SpiClient<'_>, found: &Found, next_id: i64, force: bool)
             id.into(),
             next_id.into(),
             force.into(),
+            (!found.identity.stripes.is_single()).into(),
         ],
     )?;
     Ok(())
