@@ -7,6 +7,8 @@
 //! so that DROP DATABASE is not held up. While other databases wait for a worker it goes as soon as it has nothing to
 //! do, and after a short turn even so: then a server may have many more databases than workers.
 //!
+//! Within a database a tag that has nothing left comes before those that only fetch ahead.
+//!
 //! No request is lost: a caller sets `wanted`, then looks for a registered worker to wake; a worker that goes
 //! takes its registration back, then looks for `wanted` again. A worker that dies with a request leaves the
 //! callers, who ask again every 100 ms.
@@ -87,10 +89,7 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     let mut idle_since = began;
     let mut kept_house_at = None;
     while clock::boot().since(idle_since) < IDLE.as_millis() as u64 {
-        let served = wanted_in(shared, database)
-            .map(|slot| refill(shared, &shared.serve(number, slot), &mut settled))
-            .count()
-            + bulk::serve(shared, database, number, &mut settled);
+        let served = serve(shared, database, number, &mut settled);
         let others_wait = shared.databases_waiting();
         if others_wait && (served == 0 || clock::boot().since(began) >= TURN_MS) {
             break;
@@ -112,6 +111,25 @@ pub extern "C-unwind" fn idgen_refill_main(argument: pg_sys::Datum) {
     if asked || wanted_in(shared, database).next().is_some() {
         shared.wake_launcher();
     }
+}
+
+/// Every request once; how many there were. Whoever waits comes before a range that is only fetched ahead: a thousand tags may
+/// want one at the same moment.
+fn serve(shared: &Shared, database: u32, number: usize, settled: &mut Settled) -> usize {
+    let mut served = serve_waiting(shared, database, number, settled);
+    for slot in wanted_in(shared, database) {
+        refill(shared, &shared.serve(number, slot), settled);
+        served += 1 + serve_waiting(shared, database, number, settled);
+    }
+    served
+}
+
+fn serve_waiting(shared: &Shared, database: u32, number: usize, settled: &mut Settled) -> usize {
+    wanted_in(shared, database)
+        .filter(|slot| slot.buffer.remaining() == 0)
+        .map(|slot| refill(shared, &shared.serve(number, slot), settled))
+        .count()
+        + bulk::serve(shared, database, number, settled)
 }
 
 /// Whatever the database, the role or the server has set: a grant is durable before it is used, short, and

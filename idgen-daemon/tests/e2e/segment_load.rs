@@ -8,7 +8,7 @@ use std::time::Instant;
 use postgres::Client;
 
 use crate::kit::unique::UniquenessRecorder;
-use crate::kit::{Server, sql};
+use crate::kit::{PATIENCE, Server, eventually_true, sql};
 
 /// Each session runs `statement`, which gives tags and ids, so many times; an error of any kind fails the test.
 fn draw(server: &Server, sessions: u32, times: u32, statement: &'static str) -> Vec<(String, i64)> {
@@ -102,4 +102,37 @@ fn a_thousand_tags_are_drawn_from_at_random_without_an_error() {
     let mut seen = UniquenessRecorder::new();
     seen.extend(ids);
     seen.assert_unique("ids, each with its tag", 4_000);
+}
+
+/// Hundreds of tags may want their next range ahead at the same moment; who has nothing left does not queue up behind them.
+#[test]
+fn an_empty_tag_is_refilled_before_those_that_only_fetch_ahead() {
+    let server = Server::start();
+    let mut client = server.connect();
+    sql::run(
+        &mut client,
+        "SELECT idgen_create_segment('ahead' || n, step => 4, max_step => 4) FROM generate_series(1, 300) n;
+         SELECT idgen_create_segment('empty' || n) FROM generate_series(1, 10) n",
+    );
+    sql::run(
+        &mut client,
+        "SELECT idgen_segment('ahead' || n) FROM generate_series(1, 300) n",
+    );
+    eventually_true(PATIENCE, "nothing is asked for any more", || {
+        sql::value::<i64>(&mut client, "SELECT count(*) FROM idgen.segments WHERE wanted") == 0
+    });
+    slow_refills(&mut client);
+    let grants = "SELECT count(*) FROM idgen.audit_event WHERE kind = 'segment.grant'";
+    let before: i64 = sql::value(&mut client, grants);
+    sql::run(
+        &mut client,
+        "SELECT idgen_segment('ahead' || n), idgen_segment('ahead' || n) FROM generate_series(1, 300) n",
+    );
+    for tag in 1..=10 {
+        let ids: Vec<i64> = sql::column(&mut client, &format!("SELECT idgen_segment('empty{tag}')"));
+        assert_eq!(ids, [1]);
+    }
+    let ahead = sql::value::<i64>(&mut client, grants) - before;
+    assert!(ahead < 150, "{ahead} grants while ten were waited for");
+    assert_eq!(errors(&mut client), 0);
 }
