@@ -200,6 +200,11 @@ macro_rules! conformance {
         fn a_stripe_is_claimed_once_and_stays_after_its_release() {
             crate::names::a_stripe_is_claimed_once_and_stays_after_its_release(&$place);
         }
+
+        #[test]
+        fn a_stripe_is_joined_under_its_claim_and_that_stays_known() {
+            crate::names::a_stripe_is_joined_under_its_claim_and_that_stays_known(&$place);
+        }
     };
 }
 

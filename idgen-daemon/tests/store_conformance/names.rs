@@ -400,10 +400,9 @@ pub fn an_older_epoch_grants_and_raises_no_names<P: Place<Store: StripeStore>>(p
     one.raise(&next, &[to("l", None, 6)]).expect("raised");
 }
 
-pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: StripeStore>>(place: &P) {
-    let runtime = runtime();
-    let mut one = Namer::new(place, &runtime, 1, LONG_MS);
-    let wish = |space_id, stripe| StripeWish {
+/// Of `space_id` in three stripes, with the revision that was seen of it.
+fn claim_plan(space_id: u128, stripe: u32, seen: Option<Revision>) -> ClaimPlan {
+    let wish = StripeWish {
         space_id,
         stripe,
         cut: Cut {
@@ -417,16 +416,22 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         at: UnixMs(1_700_000_000_123),
         by: "me".to_owned(),
     };
-    let mut claim = |plan: &ClaimPlan| runtime.block_on(one.store.claim_stripe(plan));
-    let plan = |space_id, stripe, seen| ClaimPlan {
-        wish: wish(space_id, stripe),
+    ClaimPlan {
+        wish,
         seen,
         joined: None,
-    };
-    claim(&plan(7, 2, None)).expect("claimed");
-    claim(&plan(7, 0, None)).expect("claimed");
-    claim(&plan(8, 1, None)).expect("claimed");
-    assert_eq!(kind(claim(&plan(7, 2, None))), Some(StoreErrorKind::Conflict));
+    }
+}
+
+pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: StripeStore>>(place: &P) {
+    let runtime = runtime();
+    let mut one = Namer::new(place, &runtime, 1, LONG_MS);
+    let mut claim = |plan: &ClaimPlan| runtime.block_on(one.store.claim_stripe(plan));
+    claim(&claim_plan(7, 2, None)).expect("claimed");
+    claim(&claim_plan(7, 0, None)).expect("claimed");
+    claim(&claim_plan(8, 1, None)).expect("claimed");
+    let again = claim(&claim_plan(7, 2, None));
+    assert_eq!(kind(again), Some(StoreErrorKind::Conflict));
     let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
     let stripes: Vec<u32> = claims.iter().map(|claim| claim.stripe).collect();
     assert_eq!(stripes, [0, 2]);
@@ -435,27 +440,8 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         (mine.server, mine.at, mine.by.as_str()),
         (u64::MAX - 5, UnixMs(1_700_000_000_123), "me")
     );
-    assert_eq!((mine.cut, mine.joined), (wish(7, 2).cut, None));
+    assert_eq!((mine.cut, mine.joined), (claim_plan(7, 2, None).wish.cut, None));
     assert_eq!(runtime.block_on(one.store.stripes(None)).expect("list").len(), 3);
-    let join = JoinPlan {
-        space_id: 7,
-        stripe: 2,
-        at: UnixMs(1_700_000_000_500),
-        seen: mine.revision,
-    };
-    runtime.block_on(one.store.join_stripe(&join)).expect("joined");
-    let again = runtime.block_on(one.store.join_stripe(&join));
-    assert_eq!(
-        kind(again),
-        Some(StoreErrorKind::Conflict),
-        "it is not as it was seen"
-    );
-    let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
-    let mine = &claims[1];
-    assert_eq!(
-        (mine.joined, mine.cut),
-        (Some(UnixMs(1_700_000_000_500)), wish(7, 2).cut)
-    );
     let release = ReleasePlan {
         space_id: 7,
         stripe: 2,
@@ -473,24 +459,58 @@ pub fn a_stripe_is_claimed_once_and_stays_after_its_release<P: Place<Store: Stri
         claims[1].released,
         Some((UnixMs(1_700_000_001_000), "sold".to_owned()))
     );
-    let join = JoinPlan {
-        seen: claims[1].revision,
-        ..join
-    };
-    let released = runtime.block_on(one.store.join_stripe(&join));
-    assert_eq!(kind(released), Some(StoreErrorKind::Conflict), "it is nobody's");
-    let next = ClaimPlan {
-        joined: claims[1].joined,
-        ..plan(7, 2, Some(claims[1].revision))
-    };
+    let next = claim_plan(7, 2, Some(claims[1].revision));
     runtime
         .block_on(one.store.claim_stripe(&next))
         .expect("claimed anew");
     let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
     assert_eq!((&claims[1].released, claims[1].database.as_str()), (&None, "app"));
-    assert_eq!(
-        claims[1].joined,
-        Some(UnixMs(1_700_000_000_500)),
-        "the index was used"
-    );
+}
+
+pub fn a_stripe_is_joined_under_its_claim_and_that_stays_known<P: Place<Store: StripeStore>>(place: &P) {
+    let runtime = runtime();
+    let mut one = Namer::new(place, &runtime, 1, LONG_MS);
+    let plan = claim_plan(7, 2, None);
+    runtime.block_on(one.store.claim_stripe(&plan)).expect("claimed");
+    let seen = |one: &mut Namer<'_, P::Store>| {
+        let claims = runtime.block_on(one.store.stripes(Some(7))).expect("list");
+        claims[0].clone()
+    };
+    let (at, conflict) = (UnixMs(1_700_000_000_500), Some(StoreErrorKind::Conflict));
+    let join = JoinPlan {
+        space_id: 7,
+        stripe: 2,
+        at,
+        seen: seen(&mut one).revision,
+    };
+    runtime.block_on(one.store.join_stripe(&join)).expect("joined");
+    let again = runtime.block_on(one.store.join_stripe(&join));
+    assert_eq!(kind(again), conflict, "it is not as it was seen");
+    let joined = seen(&mut one);
+    assert_eq!((joined.joined, joined.cut), (Some(at), plan.wish.cut));
+    let release = ReleasePlan {
+        space_id: 7,
+        stripe: 2,
+        at,
+        reason: "sold".to_owned(),
+        seen: joined.revision,
+    };
+    runtime
+        .block_on(one.store.release_stripe(&release))
+        .expect("released");
+    let released = seen(&mut one);
+    let join = JoinPlan {
+        seen: released.revision,
+        ..join
+    };
+    let refused = runtime.block_on(one.store.join_stripe(&join));
+    assert_eq!(kind(refused), conflict, "it is nobody's");
+    let next = ClaimPlan {
+        joined: released.joined,
+        ..claim_plan(7, 2, Some(released.revision))
+    };
+    runtime
+        .block_on(one.store.claim_stripe(&next))
+        .expect("claimed anew");
+    assert_eq!(seen(&mut one).joined, Some(at), "the index was used");
 }
