@@ -134,6 +134,15 @@ impl Writer {
     }
 }
 
+/// A `lock run` that is killed leaves its command behind.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        for pid in self.command() {
+            signal_pid(pid, Signal::KILL);
+        }
+    }
+}
+
 /// The first holder is paused over its deadline with all its processes, and the next one writes. Returned paused.
 fn paused_over_the_next(scene: &Scene, class: &str) -> Writer {
     let first = scene.writer("first", class, "0s");
