@@ -65,7 +65,7 @@ impl FakeClock {
     /// Sets the clock this far from the true one; it runs on from there, at the true rate.
     pub fn set_offset_ms(&self, offset_ms: i64) {
         let (sign, ms) = (if offset_ms < 0 { '-' } else { '+' }, offset_ms.unsigned_abs());
-        // libfaketime keeps a rate until it reads another one. To multiply by 1 costs it a ms of exactness, so only then.
+        // libfaketime keeps a rate until it reads another one; without one it does not reckon with fractions.
         let had_rate = fs::read_to_string(&self.file).is_ok_and(|text| text.contains('x'));
         let rate = if had_rate { " x1" } else { "" };
         self.write(&format!("{sign}{}.{:03}{rate}", ms / 1_000, ms % 1_000));
