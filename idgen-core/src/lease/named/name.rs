@@ -50,6 +50,12 @@ impl LeaseName {
         .parse()
     }
 
+    /// CLASS or CLASS/NAME, where it is the name of a lock.
+    #[must_use]
+    pub fn of_lock(&self) -> Option<&str> {
+        self.0.strip_prefix(Self::LOCKS)
+    }
+
     /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -82,6 +88,19 @@ impl fmt::Display for LeaseName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_named_by_its_class_whatever_that_is_called() {
+        for (class, name, of_lock) in [
+            ("a", None, "a"),
+            ("a", Some("b/c"), "a/b/c"),
+            ("lock", Some("a"), "lock/a"),
+        ] {
+            assert_eq!(LeaseName::lock(class, name).unwrap().of_lock(), Some(of_lock));
+        }
+        assert_eq!(LeaseName::authority(1, 0).of_lock(), None);
+        assert_eq!(LeaseName::lock("a", Some("")), Err(BadName));
+    }
 
     #[test]
     fn names_are_words_between_slashes() {

@@ -46,7 +46,7 @@ impl Lock {
     fn of(row: &NamedRow) -> Self {
         let holder = row.occupant.as_ref().map(|occupant| &occupant.holder);
         Self {
-            name: row.name.as_str().trim_start_matches(LeaseName::LOCKS).to_owned(),
+            name: row.name.of_lock().unwrap_or(row.name.as_str()).to_owned(),
             generation: row.generation,
             state: match holder {
                 None => "free",

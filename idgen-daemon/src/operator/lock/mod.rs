@@ -118,7 +118,7 @@ async fn attend(
             "the lock was lost before the command began".to_owned(),
         ));
     };
-    let resource = name.as_str().trim_start_matches(LeaseName::LOCKS);
+    let resource = name.of_lock().unwrap_or(name.as_str());
     let token = (class.mode == LockMode::Fenced).then_some(token);
     let running = Running::start(&wish.command, resource, token)?;
     watch_over(running, hold, deadline, &class.timing).await
