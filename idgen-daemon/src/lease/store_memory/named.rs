@@ -213,28 +213,30 @@ impl Ground {
     }
 
     fn join_stripe(&mut self, plan: &JoinPlan) -> Result<()> {
-        self.cell_of_names()?;
-        let next = Revision(self.books.revision + 1);
-        let claim = self.books.names.stripes.get_mut(&(plan.space_id, plan.stripe));
-        let Some(claim) = claim.filter(|claim| claim.revision == plan.seen && claim.released.is_none())
-        else {
-            return refused(StoreErrorKind::Conflict, "the stripe is not as expected");
-        };
-        claim.joined = Some(plan.at);
-        claim.revision = next;
-        self.raise_revision();
-        Ok(())
+        let key = (plan.space_id, plan.stripe);
+        self.change_claim(key, plan.seen, |claim| claim.joined = Some(plan.at))
     }
 
     fn release_stripe(&mut self, plan: &ReleasePlan) -> Result<()> {
+        let key = (plan.space_id, plan.stripe);
+        let released = (plan.at, plan.reason.clone());
+        self.change_claim(key, plan.seen, |claim| claim.released = Some(released))
+    }
+
+    /// A claim that somebody has, and that is as it was seen.
+    fn change_claim(
+        &mut self,
+        key: (u128, u32),
+        seen: Revision,
+        change: impl FnOnce(&mut StripeClaim),
+    ) -> Result<()> {
         self.cell_of_names()?;
         let next = Revision(self.books.revision + 1);
-        let claim = self.books.names.stripes.get_mut(&(plan.space_id, plan.stripe));
-        let Some(claim) = claim.filter(|claim| claim.revision == plan.seen && claim.released.is_none())
-        else {
+        let claim = self.books.names.stripes.get_mut(&key);
+        let Some(claim) = claim.filter(|claim| claim.revision == seen && claim.released.is_none()) else {
             return refused(StoreErrorKind::Conflict, "the stripe is not as expected");
         };
-        claim.released = Some((plan.at, plan.reason.clone()));
+        change(claim);
         claim.revision = next;
         self.raise_revision();
         Ok(())
