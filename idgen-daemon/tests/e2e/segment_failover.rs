@@ -2,7 +2,6 @@
 //! whatever the copy of the row says. And what a local authority cannot do: the documented duplicate of an old primary
 //! that nobody has fenced.
 
-use std::fs;
 use std::process::Command;
 
 use postgres::Client;
@@ -78,12 +77,7 @@ fn recovered_to_a_point_in_time(store: &Store) {
     at_origin.terminate();
     origin.stop();
 
-    let log = origin.data_dir().join("pg_wal");
-    copy.set("restore_command", &format!("cp {}/%f %p", log.display()));
-    copy.set("recovery_target_name", "here");
-    copy.set("recovery_target_action", "promote");
-    fs::write(copy.data_dir().join("recovery.signal"), "").expect("write recovery.signal");
-    copy.run();
+    copy.recover_to("here", &origin);
     wait_until_promoted(&copy);
     let _at_copy = daemon(&copy, store);
     all.extend(draw_at(&copy, 20_000));

@@ -198,12 +198,7 @@ fn recovered_to_a_point_in_time_issues_nothing_of_what_came_after_it() {
     sql::run(&mut origin.connect(), "SELECT pg_switch_wal()");
     origin.stop();
 
-    let log = origin.data_dir().join("pg_wal");
-    copy.set("restore_command", &format!("cp {}/%f %p", log.display()));
-    copy.set("recovery_target_name", "here");
-    copy.set("recovery_target_action", "promote");
-    fs::write(copy.data_dir().join("recovery.signal"), "").expect("write recovery.signal");
-    copy.run();
+    copy.recover_to("here", &origin);
     wait_until_promoted(&copy);
     all.extend(draw_at(&copy, 20_000));
     assert_eq!(burns(&copy), ["another timeline"]);

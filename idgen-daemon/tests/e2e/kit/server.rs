@@ -408,6 +408,16 @@ impl Server {
         )
     }
 
+    /// Starts this backup of `origin`, which is stopped, and has it replay the log up to a restore point; promoted then.
+    pub fn recover_to(&mut self, restore_point: &str, origin: &Server) {
+        let log = origin.data_dir().join("pg_wal");
+        self.set("restore_command", &format!("cp {}/%f %p", log.display()));
+        self.set("recovery_target_name", restore_point);
+        self.set("recovery_target_action", "promote");
+        fs::write(self.data_dir().join("recovery.signal"), "").expect("write recovery.signal");
+        self.run();
+    }
+
     /// For another server, and its administrator's programs.
     pub fn conninfo(&self) -> String {
         let dir = self.socket_dir().display();
