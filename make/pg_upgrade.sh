@@ -168,7 +168,7 @@ store_opens() {
     wait_until 60 sealed || die "the store is not sealed"
     # As it is printed for whoever is to type it.
     identity=$(sed -n 's/.*--identity \([^ ]*\) .*/\1/p' "$SCRATCH/epoch.out")
-    "$IDGENCTL" epoch advance --config "$SCRATCH/idgend.toml" --identity "$identity" --reason pg_upgrade >"$SCRATCH/epoch.out" 2>&1 ||
+    "$IDGENCTL" epoch advance --yes --config "$SCRATCH/idgend.toml" --identity "$identity" --reason pg_upgrade >"$SCRATCH/epoch.out" 2>&1 ||
         die "epoch advance"
     wait_until 60 serving new || die "the new server has no lease"
     psql_on new -c 'INSERT INTO event (n) SELECT generate_series(1, 2000)'

@@ -3,6 +3,28 @@
 use std::fmt;
 use std::process::ExitCode;
 
+/// How a program ends. The same numbers for both, and for every command: docs/operations.md has the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// It could not be done: something is away, or has failed.
+    Error = 1,
+    /// Command line or configuration.
+    Usage = 2,
+    /// Something is found that somebody must look at, or what was asked for is refused.
+    Finding = 3,
+    /// It may have been done in part.
+    Inconclusive = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -72,12 +94,18 @@ impl Error {
 
     /// The exit code it ends a process with. `Retry` ends only one-shot commands.
     #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self.kind {
+            ErrorKind::Retry | ErrorKind::Runtime => Exit::Error,
+            ErrorKind::Usage => Exit::Usage,
+            ErrorKind::Refused => Exit::Finding,
+        }
+    }
+
+    /// The same, as a program returns it.
+    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self.kind {
-            ErrorKind::Retry | ErrorKind::Runtime => 1,
-            ErrorKind::Usage => 2,
-            ErrorKind::Refused => 3,
-        })
+        self.exit().into()
     }
 }
 

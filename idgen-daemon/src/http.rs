@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use idgen_core::lease::Class;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
         .route("/metrics", get(metrics))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route(ACCEPT_CLOCK, post(accept_clock))
+        .route(ACCEPT_CLOCK, get(would_accept_clock).post(accept_clock))
         .with_state(pages)
         .into_make_service_with_connect_info::<SocketAddr>();
     // No graceful end: a client that keeps its connection open must not delay the release of a lease.
@@ -86,9 +86,27 @@ async fn metrics(State(pages): State<Pages>) -> Response {
 
 /// Believes the clock of the server as it is now. Only from this host: whoever is here could restart us as well.
 async fn accept_clock(
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    peer: ConnectInfo<SocketAddr>,
     State(pages): State<Pages>,
     headers: HeaderMap,
+) -> Response {
+    answer_clock(peer, &pages, &headers, false).await
+}
+
+/// What would be accepted. Not a parameter of the other: a daemon that does not know of dry runs must refuse this.
+async fn would_accept_clock(
+    peer: ConnectInfo<SocketAddr>,
+    State(pages): State<Pages>,
+    headers: HeaderMap,
+) -> Response {
+    answer_clock(peer, &pages, &headers, true).await
+}
+
+async fn answer_clock(
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    pages: &Pages,
+    headers: &HeaderMap,
+    dry_run: bool,
 ) -> Response {
     if !peer.ip().to_canonical().is_loopback() || !headers.contains_key(ASKED_BY) {
         let why = format!("only from this host, and with the header {ASKED_BY}\n");
@@ -96,8 +114,9 @@ async fn accept_clock(
     }
     let mut answer = String::new();
     for (class, clock) in &pages.clocks {
-        match clock.accept().await {
-            Ok(Some(was_wrong)) => answer.push_str(&format!("{class}s: accepted; {was_wrong}\n")),
+        let accepted = if dry_run { "would be accepted" } else { "accepted" };
+        match clock.accept(dry_run).await {
+            Ok(Some(was_wrong)) => answer.push_str(&format!("{class}s: {accepted}; {was_wrong}\n")),
             Ok(None) => answer.push_str(&format!("{class}s: the clock is believed already\n")),
             Err(error) => {
                 answer.push_str(&format!("{class}s: {error}\n"));

@@ -155,7 +155,7 @@ mod programs {
         let config = ConfigFile::new("no-store", text);
         for args in [
             &["format", "show"][..],
-            &["format", "switch", "--to", "regional", "--region", "1"],
+            &["format", "switch", "--yes", "--to", "regional", "--region", "1"],
         ] {
             let output = run(IDGENCTL, &[args, &["--config", config.path()]].concat());
             assert_eq!(code(&output), Some(1), "{}", stderr(&output));

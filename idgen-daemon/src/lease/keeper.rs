@@ -1,6 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
-use super::clock::{AcceptRequests, Answer as AcceptAnswer, ClockInputs, ClockWatch};
+use super::clock::{AcceptRequest, AcceptRequests, ClockInputs, ClockWatch};
 use super::desk::{Acquire, Answer, Census, Desk, Remembered, Request};
 use super::history;
 use super::ranges::Ranges;
@@ -134,8 +134,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     self.lose_server("the connection to postgres ended");
                     self.drive(Event::ServerLost).await?;
                 }
-                answer = self.accepts.next() => {
-                    let event = self.accept_clock(answer).await?;
+                request = self.accepts.next() => {
+                    let event = self.accept_clock(request).await?;
                     self.drive(event).await?;
                 }
                 () = tokio::time::sleep_until(look_at) => {
@@ -461,9 +461,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
 
     /// An operator says that the clock is right: as it is now. What was read before may be from before it was corrected,
     /// and would be found right, and the correction wrong a moment later.
-    async fn accept_clock(&mut self, answer: AcceptAnswer) -> Result<Event> {
+    async fn accept_clock(&mut self, request: AcceptRequest) -> Result<Event> {
         let event = self.look().await?;
         let accepted = match event {
+            Event::Reading(_) if request.dry_run => Ok(self.clock.would_accept()),
             Event::Reading(_) => Ok(self.clock.accept()),
             _ => Err(self
                 .server_trouble
@@ -471,11 +472,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 .unwrap_or("postgres is away")
                 .to_owned()),
         };
-        if matches!(accepted, Ok(Some(_))) {
+        if matches!(accepted, Ok(Some(_))) && !request.dry_run {
             self.look_at = Instant::now();
         }
         // Whoever asked may have gone; the clock is accepted all the same.
-        let _ = answer.send(accepted);
+        let _ = request.answer.send(accepted);
         Ok(event)
     }
 

@@ -1,9 +1,12 @@
 //! `idgenctl clock accept`: tells a running idgend that its server's wall clock is right as it is.
 
+use super::consent::Change;
 use crate::error::{Error, Result};
 use crate::http::{ACCEPT_CLOCK, ASKED_BY};
 use crate::lease::ANSWER_LIMIT;
 use idgen_core::lease::Class;
+use serde::Serialize;
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -14,14 +17,44 @@ const LIMIT: Duration = ANSWER_LIMIT.saturating_mul(1 + Class::ALL.len() as u32)
 /// Answers are a few lines; whatever listens there may send more.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Asks the idgend that listens at `addr`; returns what it says.
-pub fn accept(addr: SocketAddr) -> Result<String> {
+/// What an idgend says of its server's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Clocks {
+    /// A line for each class: what was wrong with its clock, if anything was.
+    pub clock: Vec<String>,
+}
+
+impl fmt::Display for Clocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.clock.join("\n"))
+    }
+}
+
+/// Tells the idgend that listens at `addr` that the clock is right; of a dry run, asks what it would accept.
+pub fn accept(addr: SocketAddr, dry_run: bool) -> Result<Change<Clocks>> {
+    let (method, or_older) = match dry_run {
+        true => ("GET", "or one that cannot tell without doing it"),
+        false => ("POST", "or an older one"),
+    };
+    let said = ask(addr, method, or_older)?;
+    let lines = said.lines().map(str::to_owned).collect();
+    let clocks = Clocks { clock: lines };
+    Ok(match dry_run {
+        true => {
+            let would = format!("idgend at {addr} says:\n{clocks}");
+            Change::tried(clocks, would)
+        }
+        false => Change::made(clocks),
+    })
+}
+
+fn ask(addr: SocketAddr, method: &str, or_older: &str) -> Result<String> {
     let failed = |error: std::io::Error| Error::runtime(format!("ask idgend at {addr}: {error}"));
     let mut stream = TcpStream::connect_timeout(&addr, LIMIT).map_err(failed)?;
     stream.set_read_timeout(Some(LIMIT)).map_err(failed)?;
     stream.set_write_timeout(Some(LIMIT)).map_err(failed)?;
     let request = format!(
-        "POST {ACCEPT_CLOCK} HTTP/1.1\r\nHost: {addr}\r\n{ASKED_BY}: idgenctl\r\nContent-Length: 0\r\n\
+        "{method} {ACCEPT_CLOCK} HTTP/1.1\r\nHost: {addr}\r\n{ASKED_BY}: idgenctl\r\nContent-Length: 0\r\n\
          Connection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).map_err(failed)?;
@@ -35,7 +68,7 @@ pub fn accept(addr: SocketAddr) -> Result<String> {
     match status {
         200 => Ok(body.to_owned()),
         404 | 405 => Err(Error::runtime(format!(
-            "what listens at {addr} is no idgend, or an older one"
+            "what listens at {addr} is no idgend, {or_older}"
         ))),
         _ => Err(Error::runtime(format!("idgend at {addr}: {}", body.trim_end()))),
     }

@@ -1,5 +1,6 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
+use super::consent::{self, Consent};
 use super::store::{anchors_of, of_store, open, operator, printable, rfc3339, server_of, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -315,24 +316,33 @@ pub async fn show(config: &Config) -> Result<EpochStatus> {
     }
 }
 
-/// Advances the epoch of the store that has this identity; returns what it is then. `formats`: the plan of formats that
-/// holds, where servers follow plans that contradict.
+/// Which store is to be opened, and why.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The identity of the store.
+    pub identity: String,
+    /// Why.
+    pub reason: String,
+    /// The plan of formats that holds, where servers follow plans that contradict.
+    pub formats: Option<String>,
+}
+
+/// Advances the epoch of that store, if that is consented to; what it is then.
 pub async fn advance(
     config: &Config,
-    identity: &str,
-    reason: &str,
-    formats: Option<String>,
-) -> Result<EpochStatus> {
-    let identity = StoreIdentity::new(identity).ok_or_else(|| {
-        Error::usage(format!("\"{identity}\" is no identity of a store"))
+    order: &Order,
+    consent: Consent,
+) -> Result<consent::Change<EpochStatus>> {
+    let identity = StoreIdentity::new(&order.identity).ok_or_else(|| {
+        Error::usage(format!("\"{}\" is no identity of a store", order.identity))
             .with_hint("idgenctl epoch show prints it")
     })?;
-    if reason.trim().is_empty() {
+    if order.reason.trim().is_empty() {
         return Err(Error::usage("the reason is empty; it is kept with the epoch"));
     }
     match open(config) {
-        AnyStore::Postgres(store) => advance_in(*store, config, identity, reason, formats).await,
-        AnyStore::Etcd(store) => advance_in(*store, config, identity, reason, formats).await,
+        AnyStore::Postgres(store) => advance_in(*store, config, identity, order, consent).await,
+        AnyStore::Etcd(store) => advance_in(*store, config, identity, order, consent).await,
     }
 }
 
@@ -416,28 +426,66 @@ async fn advance_in(
     mut store: impl CellStore,
     config: &Config,
     identity: StoreIdentity,
-    reason: &str,
-    formats: Option<String>,
-) -> Result<EpochStatus> {
+    order: &Order,
+    consent: Consent,
+) -> Result<consent::Change<EpochStatus>> {
     let times = Times::of(config)?;
     check_clock(&mut store, &server_of(config).await?).await?;
-    let wish = wish_for(identity, times, reason.to_owned(), operator(config), formats);
+    let wish = wish_for(
+        identity,
+        times,
+        order.reason.clone(),
+        operator(config),
+        order.formats.clone(),
+    );
+    let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
+    let agreed = plan_advance(&before, &anchors, wish.clone()).map_err(refused)?;
+    let would = sentence(&before, &agreed);
+    if !consent.may(&would)? {
+        let shown = EpochStatus::of(&before, &anchors, times);
+        return Ok(consent::Change::tried(shown, would));
+    }
+    // Somebody may have thought about it for a while: the margins of the new epoch count from now.
     let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
+    if (plan.to, &plan.formats) != (agreed.to, &agreed.formats) {
+        return Err(not_advanced());
+    }
     let advanced = store.advance(&plan).await;
     // An answer may have got lost; the name of the epoch tells.
     let after = survey(&mut store).await?;
     if after.cell.epoch_nonce == nonce {
-        return Ok(EpochStatus::of(&after, &anchors, times));
+        return Ok(consent::Change::made(EpochStatus::of(&after, &anchors, times)));
     }
     match advanced {
         Err(error) if error.kind != StoreErrorKind::Conflict => Err(of_store(error)),
-        _ => Err(
-            Error::retry("the store was changed meanwhile, and the epoch was not advanced")
-                .with_hint("look at idgenctl epoch show before you try again"),
-        ),
+        _ => Err(not_advanced()),
     }
+}
+
+fn not_advanced() -> Error {
+    Error::retry("the store was changed meanwhile, and the epoch was not advanced")
+        .with_hint("look at idgenctl epoch show before you try again")
+}
+
+/// What an advance does, for whoever is to agree to it.
+fn sentence(before: &Survey, plan: &AdvancePlan) -> String {
+    let cell_id = Uuid::from_u128(before.cell.cell_id.0);
+    let formats = match plan.formats == before.cell.worker_format {
+        true => String::new(),
+        false => format!(", by the plan of formats {}", printable(&plan.formats)),
+    };
+    format!(
+        "Epoch {} of cell {cell_id} begins in the store {}: what holds leases of an older epoch is not renewed here any \
+         more, workers {} are leased from {} on and shards from {} on{formats}; this cannot be taken back, and another \
+         server that goes on as the old store duplicates shards.",
+        plan.to.0,
+        before.here,
+        workers_of(plan.to),
+        rfc3339(plan.worker_min_floor),
+        rfc3339(plan.shard_min_floor),
+    )
 }
 
 fn refused(refused: AdvanceRefused) -> Error {

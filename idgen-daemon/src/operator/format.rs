@@ -1,5 +1,6 @@
 //! `idgenctl format`: shows the format of a cell's worker ids, and switches it at a moment to come.
 
+use super::consent::{Change, Consent};
 use super::store::{of_store, open, rfc3339, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
 
 /// A switch is tried again this often when a daemon has renewed its lease meanwhile.
 const TRIES_MAX: u32 = 20;
@@ -121,8 +123,8 @@ pub async fn show(config: &Config) -> Result<Formats> {
     }
 }
 
-/// Switches; returns the formats with it.
-pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
+/// Switches, if that is consented to; the formats with the switch.
+pub async fn switch(config: &Config, wish: &Wish, consent: Consent) -> Result<Change<Formats>> {
     let format = match by_name(&wish.to) {
         Some(format) => *format,
         None => registered(config, &wish.to).await?,
@@ -131,8 +133,8 @@ pub async fn switch(config: &Config, wish: &Wish) -> Result<Formats> {
         .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
     let window_ms = timing(config, Class::Worker)?.window_ms();
     match open(config) {
-        AnyStore::Postgres(store) => commit(*store, to, wish.when, window_ms).await,
-        AnyStore::Etcd(store) => commit(*store, to, wish.when, window_ms).await,
+        AnyStore::Postgres(store) => commit(*store, (to, wish.when), window_ms, consent).await,
+        AnyStore::Etcd(store) => commit(*store, (to, wish.when), window_ms, consent).await,
     }
 }
 
@@ -151,7 +153,13 @@ fn parse(text: &str) -> Result<Formats> {
     Ok(Formats::of(&plan))
 }
 
-async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms: u64) -> Result<Formats> {
+async fn commit(
+    mut store: impl CellStore,
+    (to, when): (CellFormat, When),
+    window_ms: u64,
+    consent: Consent,
+) -> Result<Change<Formats>> {
+    let mut is_consented = false;
     let mut asked_for: Option<String> = None;
     // The same for every try, so that one that has got through unseen is recognised.
     let mut at: Option<UnixMs> = None;
@@ -160,14 +168,23 @@ async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms
         let snapshot = store.read().await.map_err(of_store)?;
         if asked_for.as_ref() == Some(&snapshot.cell.worker_format) {
             // The answer to the try before got lost.
-            return parse(&snapshot.cell.worker_format);
+            return parse(&snapshot.cell.worker_format).map(Change::made);
         }
         let now = store.clock().await.map_err(of_store)?;
         let at = *at.get_or_insert_with(|| when.moment(now));
         let plan = plan_switch(&snapshot, to, at, now, window_ms)
             .map_err(|error| Error::refused(error.to_string()))?;
+        if !is_consented {
+            let would = sentence(snapshot.cell.cell_id.0, &to, at);
+            is_consented = consent.may(&would)?;
+            if !is_consented {
+                return Ok(Change::tried(parse(&plan.formats)?, would));
+            }
+            // Somebody may have thought about it for a while, in which windows were granted.
+            continue;
+        }
         match store.switch(&plan).await {
-            Ok(()) => return parse(&plan.formats),
+            Ok(()) => return parse(&plan.formats).map(Change::made),
             Err(error) if error.kind == StoreErrorKind::Conflict => trouble = Some(error),
             Err(error) if error.kind == StoreErrorKind::Unknown => {
                 asked_for = Some(plan.formats);
@@ -180,6 +197,15 @@ async fn commit(mut store: impl CellStore, to: CellFormat, when: When, window_ms
     Err(
         Error::retry(format!("no switch was made in {TRIES_MAX} tries{why}"))
             .with_hint("look at idgenctl format show before you try again"),
+    )
+}
+
+fn sentence(cell_id: u128, to: &CellFormat, at: UnixMs) -> String {
+    format!(
+        "Every server of cell {} mints worker ids in the format {to} from {} on; this cannot be taken back, and there is \
+         no other switch before that moment.",
+        Uuid::from_u128(cell_id),
+        rfc3339(at)
     )
 }
 

@@ -2,7 +2,8 @@
 //! gives the index back. The store is asked first, and written to in the middle of the database's own transaction: what it
 //! says of a database that grants is never too little.
 
-use super::store::{of_store, open, operator};
+use super::consent::{Change, Consent};
+use super::store::{of_store, open, operator, printable};
 use super::stripes::{Stripes, explain_release, list_in, not_made, try_release};
 use crate::authority::Database;
 use crate::config::Config;
@@ -69,27 +70,38 @@ pub(super) async fn session_in(config: &Config, database: &str) -> Result<Sessio
 
 /// A database of this configuration's server begins to grant under the index that it has claimed; where it does already,
 /// tags that came to it since are taken in.
-pub async fn join(config: &Config, space_id: Uuid, database: Option<&str>) -> Result<Stripes> {
+pub async fn join(
+    config: &Config,
+    space_id: Uuid,
+    database: Option<&str>,
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     match open(config) {
-        AnyStore::Postgres(store) => join_in(*store, config, space_id, database).await,
-        AnyStore::Etcd(store) => join_in(*store, config, space_id, database).await,
+        AnyStore::Postgres(store) => join_in(*store, config, (space_id, database), consent).await,
+        AnyStore::Etcd(store) => join_in(*store, config, (space_id, database), consent).await,
     }
 }
 
 /// A database of this configuration's server becomes a space of its own, and gives its index back.
-pub async fn leave(config: &Config, space_id: Uuid, database: Option<&str>, reason: &str) -> Result<Stripes> {
+pub async fn leave(
+    config: &Config,
+    space_id: Uuid,
+    database: Option<&str>,
+    reason: &str,
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     match open(config) {
-        AnyStore::Postgres(store) => leave_in(*store, config, (space_id, database), reason).await,
-        AnyStore::Etcd(store) => leave_in(*store, config, (space_id, database), reason).await,
+        AnyStore::Postgres(store) => leave_in(*store, config, (space_id, database), reason, consent).await,
+        AnyStore::Etcd(store) => leave_in(*store, config, (space_id, database), reason, consent).await,
     }
 }
 
 async fn join_in(
     mut store: impl CellStore + StripeStore,
     config: &Config,
-    space_id: Uuid,
-    database: Option<&str>,
-) -> Result<Stripes> {
+    (space_id, database): (Uuid, Option<&str>),
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     let database = database_of(config, database);
     let session = session_in(config, &database).await?;
     let server = session.system_identifier().await?;
@@ -110,8 +122,19 @@ async fn join_in(
         let at = store.clock().await.map_err(of_store)?;
         Some(plan_join(&claims, joiner, |_| leased_before, at).map_err(refused)?)
     };
+    let would = format!(
+        "Database {} grants only ids of stripe {} of {} of space {space_id} from now on; the index counts as used for ever.",
+        printable(&database),
+        claim.stripe,
+        claim.cut.stripes
+    );
+    let is_consented = consent.may(&would)?;
     session.batch("BEGIN").await.map_err(not_joined)?;
     begin_to_grant(&session, claim).await?;
+    if !is_consented {
+        session.batch("ROLLBACK").await.map_err(not_joined)?;
+        return Ok(Change::tried(list_in(&mut store, Some(space_id)).await?, would));
+    }
     if let Some(plan) = plan {
         write_down(&mut store, &plan).await?;
     }
@@ -121,7 +144,7 @@ async fn join_in(
              another index: this one counts as used",
         )
     })?;
-    list_in(&mut store, Some(space_id)).await
+    Ok(Change::made(list_in(&mut store, Some(space_id)).await?))
 }
 
 async fn begin_to_grant(session: &Session, claim: &StripeClaim) -> Result<()> {
@@ -160,7 +183,8 @@ async fn leave_in(
     config: &Config,
     (space_id, database): (Uuid, Option<&str>),
     reason: &str,
-) -> Result<Stripes> {
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     if reason.trim().is_empty() {
         return Err(Error::usage(ReleaseRefused::NoReason.to_string()));
     }
@@ -171,16 +195,27 @@ async fn leave_in(
     let claim = claim_of(&claims, server, &database).ok_or_else(|| refused(JoinRefused::NotClaimed))?;
     let (stripe, reason) = (claim.stripe, format!("{reason} ({})", operator(config)));
     // Otherwise it has left before, and the answer got lost.
-    if Member::read(&session).await?.is_of(claim) {
-        session
-            .rows("SELECT idgen.leave_space($1)", &[&reason])
-            .await
-            .map_err(not_joined)?;
+    let is_member = Member::read(&session).await?.is_of(claim);
+    let would = format!(
+        "Database {} is a space of its own from now on, whose ids can be those of other masters of space {space_id}, \
+         and gives stripe {stripe} back.",
+        printable(&database)
+    );
+    let is_consented = consent.may(&would)?;
+    session.batch("BEGIN").await.map_err(not_joined)?;
+    if is_member {
+        let leave = "SELECT idgen.leave_space($1)";
+        session.rows(leave, &[&reason]).await.map_err(not_joined)?;
     }
+    if !is_consented {
+        session.batch("ROLLBACK").await.map_err(not_joined)?;
+        return Ok(Change::tried(list_in(&mut store, Some(space_id)).await?, would));
+    }
+    session.batch("COMMIT").await.map_err(not_joined)?;
     let until = Instant::now() + GIVEN_UP;
     loop {
         match try_release(&mut store, (space_id, stripe), &reason).await? {
-            Ok(()) => return list_in(&mut store, Some(space_id)).await,
+            Ok(()) => return Ok(Change::made(list_in(&mut store, Some(space_id)).await?)),
             Err(ReleaseRefused::Live { .. }) if Instant::now() < until => {
                 tokio::time::sleep(LOOK_AGAIN).await
             }

@@ -2,6 +2,7 @@
 //! its epoch, and the locks that commands run under.
 
 pub mod clock;
+pub mod consent;
 pub mod epoch;
 pub mod format;
 pub mod leases;

@@ -1,5 +1,6 @@
 //! `idgenctl stripes`: which database has which stripe of a space. The rules are in `idgen_core::lease::named::stripes`.
 
+use super::consent::{Change, Consent};
 use super::masters::{Member, database_of, session_in};
 use super::store::{of_store, open, operator, printable, rfc3339};
 use crate::authority::Database;
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::lease::{AnyStore, CellStore, StoreErrorKind, StripeStore};
 use crate::plain_table::plain_table;
 use comfy_table::Table;
-use idgen_core::lease::named::stripes::{plan_claim, plan_release};
+use idgen_core::lease::named::stripes::{ReleasePlan, plan_claim, plan_release};
 use idgen_core::lease::named::{
     ClaimRefused, Cut, LeaseName, NamedRow, ReleaseRefused, StripeClaim, StripeWish,
 };
@@ -83,18 +84,23 @@ pub async fn list(config: &Config, space_id: Option<Uuid>) -> Result<Stripes> {
 }
 
 /// Gives an index to a database of this configuration's server, if it is free; nothing happens when it has it already.
-pub async fn claim(config: &Config, wish: Wish) -> Result<Stripes> {
+pub async fn claim(config: &Config, wish: Wish, consent: Consent) -> Result<Change<Stripes>> {
     match open(config) {
-        AnyStore::Postgres(store) => claim_in(*store, config, wish).await,
-        AnyStore::Etcd(store) => claim_in(*store, config, wish).await,
+        AnyStore::Postgres(store) => claim_in(*store, config, wish, consent).await,
+        AnyStore::Etcd(store) => claim_in(*store, config, wish, consent).await,
     }
 }
 
 /// Takes an index from whoever has it, if it is not in use.
-pub async fn release(config: &Config, space_id: Uuid, stripe: u32, reason: &str) -> Result<Stripes> {
+pub async fn release(
+    config: &Config,
+    index: (Uuid, u32),
+    reason: &str,
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     match open(config) {
-        AnyStore::Postgres(store) => release_in(*store, config, (space_id, stripe), reason).await,
-        AnyStore::Etcd(store) => release_in(*store, config, (space_id, stripe), reason).await,
+        AnyStore::Postgres(store) => release_in(*store, config, index, reason, consent).await,
+        AnyStore::Etcd(store) => release_in(*store, config, index, reason, consent).await,
     }
 }
 
@@ -114,7 +120,12 @@ pub(super) async fn list_in(store: &mut impl StripeStore, space_id: Option<Uuid>
     })
 }
 
-async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish: Wish) -> Result<Stripes> {
+async fn claim_in(
+    mut store: impl CellStore + StripeStore,
+    config: &Config,
+    wish: Wish,
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     let space_id = wish.space_id.as_u128();
     let database = database_of(config, wish.database.as_deref());
     let session = session_in(config, &database).await?;
@@ -144,8 +155,15 @@ async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish
     };
     let name = LeaseName::authority(space_id, wish.stripe);
     let leased_before = store.look_at(&name).await.map_err(of_store)?.row.is_some();
+    let would = claim_sentence(&wanted);
     let plan = plan_claim(&claims, leased_before, wanted).map_err(refused)?;
     if let Some(plan) = plan {
+        if !consent.may(&would)? {
+            return Ok(Change::tried(
+                list_in(&mut store, Some(wish.space_id)).await?,
+                would,
+            ));
+        }
         let claimed = store.claim_stripe(&plan).await;
         // An answer may have got lost; the claim tells.
         let claims = store.stripes(Some(space_id)).await.map_err(of_store)?;
@@ -157,7 +175,23 @@ async fn claim_in(mut store: impl CellStore + StripeStore, config: &Config, wish
             return Err(not_made(claimed.err()));
         }
     }
-    list_in(&mut store, Some(wish.space_id)).await
+    let listed = list_in(&mut store, Some(wish.space_id)).await?;
+    Ok(match consent {
+        Consent::DryRun => Change::tried(listed, "Nothing: the database has this stripe already."),
+        _ => Change::made(listed),
+    })
+}
+
+fn claim_sentence(wish: &StripeWish) -> String {
+    let Cut { stripes, size, above } = wish.cut;
+    format!(
+        "Database {} of server {} gets stripe {} of {stripes} of space {}, in stripes of {size} ids above {above}, for \
+         good: the space is cut so from its first claim on, and the index stays on record.",
+        printable(&wish.database),
+        printable(&wish.name),
+        wish.stripe,
+        Uuid::from_u128(wish.space_id)
+    )
 }
 
 async fn release_in(
@@ -165,15 +199,39 @@ async fn release_in(
     config: &Config,
     (space_id, stripe): (Uuid, u32),
     reason: &str,
-) -> Result<Stripes> {
+    consent: Consent,
+) -> Result<Change<Stripes>> {
     if reason.trim().is_empty() {
         return Err(Error::usage(ReleaseRefused::NoReason.to_string()));
     }
     let reason = format!("{reason} ({})", operator(config));
+    let plan = see_release(&mut store, (space_id, stripe), &reason).await?;
+    plan.map_err(explain_release)?;
+    let would = format!(
+        "Stripe {stripe} of space {space_id} is taken from the database that has it: another one may claim it, so a \
+         database that still grants under it makes duplicates."
+    );
+    if !consent.may(&would)? {
+        return Ok(Change::tried(list_in(&mut store, Some(space_id)).await?, would));
+    }
     try_release(&mut store, (space_id, stripe), &reason)
         .await?
         .map_err(explain_release)?;
-    list_in(&mut store, Some(space_id)).await
+    Ok(Change::made(list_in(&mut store, Some(space_id)).await?))
+}
+
+/// What would be written. The inner error: it is refused, which may be otherwise a moment later.
+async fn see_release(
+    store: &mut (impl CellStore + StripeStore),
+    (space_id, stripe): (Uuid, u32),
+    reason: &str,
+) -> Result<std::result::Result<ReleasePlan, ReleaseRefused>> {
+    let at = store.clock().await.map_err(of_store)?;
+    let name = LeaseName::authority(space_id.as_u128(), stripe);
+    let look = store.look_at(&name).await.map_err(of_store)?;
+    let live_holder = live(look.row.as_ref());
+    let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
+    Ok(plan_release(&claims, stripe, live_holder, at, reason))
 }
 
 /// The inner error: it is refused, which may be otherwise a moment later.
@@ -182,12 +240,7 @@ pub(super) async fn try_release(
     (space_id, stripe): (Uuid, u32),
     reason: &str,
 ) -> Result<std::result::Result<(), ReleaseRefused>> {
-    let at = store.clock().await.map_err(of_store)?;
-    let name = LeaseName::authority(space_id.as_u128(), stripe);
-    let look = store.look_at(&name).await.map_err(of_store)?;
-    let live_holder = live(look.row.as_ref());
-    let claims = store.stripes(Some(space_id.as_u128())).await.map_err(of_store)?;
-    let plan = match plan_release(&claims, stripe, live_holder, at, reason) {
+    let plan = match see_release(store, (space_id, stripe), reason).await? {
         Ok(plan) => plan,
         Err(refused) => return Ok(Err(refused)),
     };

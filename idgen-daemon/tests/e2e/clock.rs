@@ -653,6 +653,18 @@ fn a_clock_that_an_operator_accepts_is_followed_again() {
     let forged =
         http::request(addr.parse().expect("an address"), "POST", "/clock/accept").expect("an answer");
     assert_eq!(forged.0, 403, "a page in a browser can send this: {}", forged.1);
+    let tried = idgenctl(&["clock", "accept", "--http", &addr, "--dry-run"]);
+    assert_eq!(tried.code, Some(0), "{}", tried.stderr);
+    assert_eq!(
+        tried
+            .stdout
+            .matches("s: would be accepted; the clock was set by ")
+            .count(),
+        2,
+        "{}",
+        tried.stdout
+    );
+    // It would say "believed already" otherwise.
     let accepted = accept();
     assert_eq!(accepted.code, Some(0), "{}", accepted.stderr);
     for class in ["workers", "shards"] {

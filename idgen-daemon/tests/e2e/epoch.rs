@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use idgen_daemon::lease::host_clock;
 
-use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
+use crate::kit::daemon::{Answer, DaemonOptions, idgenctl, idgenctl_change};
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
 use crate::kit::{
@@ -24,7 +24,13 @@ fn epoch(command: &str, daemon: &Daemon, more: &[&str]) -> Answer {
     let config = daemon.config_path().display().to_string();
     let mut args = vec!["epoch", command, "--config", &config, "--output", "json"];
     args.extend(more);
-    idgenctl(&args)
+    if command == "show" {
+        return idgenctl(&args);
+    }
+    idgenctl_change(&args, || {
+        let status = shown(daemon).1;
+        (status["epoch"].clone(), status["nonce"].clone())
+    })
 }
 
 fn shown(daemon: &Daemon) -> (Option<i32>, Value) {
@@ -198,6 +204,7 @@ fn an_advance_rises_above_an_epoch_that_only_another_server_remembers() {
                 "restored once more",
                 "--output",
                 "json",
+                "--yes",
             ];
             idgenctl(&[&["epoch", "advance", "--config", &config][..], &args].concat())
         }
@@ -270,7 +277,7 @@ fn switch_to_regional(daemon: &Daemon) -> i64 {
     let config = daemon.config_path().display().to_string();
     let to = ["--to", "regional", "--region", "1", "--at", "+7s"];
     let more = ["--config", &config, "--output", "json"];
-    let switched = idgenctl(&[&["format", "switch"], &to[..], &more].concat());
+    let switched = idgenctl(&[&["format", "switch", "--yes"], &to[..], &more].concat());
     assert_eq!(switched.code, Some(0), "{}", switched.stderr);
     let formats: Value = serde_json::from_str(&switched.stdout).expect("JSON");
     formats["switch"]["at_ms"].as_i64().expect("a moment")

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use idgen_daemon::lease::host_clock;
 
-use crate::kit::daemon::{Answer, DaemonOptions, idgenctl};
+use crate::kit::daemon::{Answer, DaemonOptions, idgenctl, idgenctl_change};
 use crate::kit::load::Report;
 use crate::kit::{Daemon, Etcd, Load, PATIENCE, Server, Store, eventually_true, sql};
 
@@ -25,7 +25,11 @@ fn now_ms() -> i64 {
 
 fn format(daemon: &Daemon, args: &[&str]) -> Answer {
     let config = daemon.config_path().to_str().expect("utf-8");
-    idgenctl(&[&["format"], args, &["--config", config]].concat())
+    let args = [&["format"], args, &["--config", config]].concat();
+    if args.contains(&"show") {
+        return idgenctl(&args);
+    }
+    idgenctl_change(&args, || format(daemon, &["show"]).stdout)
 }
 
 /// Switches, and returns the moment.

@@ -388,3 +388,23 @@ fn a_store_that_was_restored_gives_no_lock() {
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("restored"), "{}", refused.stderr);
 }
+
+#[test]
+fn a_dry_run_of_a_lock_runs_nothing_and_says_whether_it_is_to_be_had() {
+    let scene = Scene::new(Store::Embedded);
+    let ran = scene.file("ran");
+    let command = ["touch", ran.to_str().expect("a path")];
+    let tried = scene.run("settlement", &["--dry-run"], &command);
+    assert_eq!(tried.code, Some(0), "{}", tried.stderr);
+    assert!(tried.stdout.contains("free now"), "{}", tried.stdout);
+    assert_eq!(scene.locks(), serde_json::json!([]), "it was never taken");
+
+    let mut holder = scene.writer("holder", "settlement", "0s");
+    holder.wait_token();
+    let tried = scene.run("settlement", &["--dry-run"], &command);
+    assert_eq!(tried.code, Some(3), "{}", tried.stdout);
+    assert!(tried.stderr.contains("held by"), "{}", tried.stderr);
+    holder.go_on();
+    holder.wait_exit();
+    assert!(!ran.exists());
+}

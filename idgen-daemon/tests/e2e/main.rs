@@ -27,6 +27,8 @@ mod clock_gate;
 #[cfg(test)]
 mod collision;
 #[cfg(test)]
+mod consent;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod dump;

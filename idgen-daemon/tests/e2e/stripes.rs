@@ -1,6 +1,6 @@
 //! `idgenctl stripes`: an index of a space is claimed once, and given up by a checked procedure.
 
-use crate::kit::daemon::{Answer, idgenctl};
+use crate::kit::daemon::{Answer, idgenctl, idgenctl_change};
 use crate::kit::{Daemon, DaemonOptions, Etcd, PATIENCE, Server, ServerOptions, Store, eventually_true, sql};
 use serde_json::Value;
 
@@ -37,7 +37,21 @@ impl Stripes<'_> {
     fn run(&self, command: &str, daemon: &Daemon, more: &[&str]) -> Answer {
         let config = daemon.config_path().to_str().expect("a path");
         let args = ["stripes", command, "--config", config, "--space", self.space];
-        idgenctl(&[&args[..], more].concat())
+        let args = [&args[..], more].concat();
+        if command == "list" {
+            return idgenctl(&args);
+        }
+        idgenctl_change(&args, || {
+            self.list(daemon)
+                .into_iter()
+                .map(|mut stripe| {
+                    // That comes and goes by itself.
+                    stripe["held_by"] = Value::Null;
+                    stripe["leased_before"] = Value::Null;
+                    stripe
+                })
+                .collect::<Vec<_>>()
+        })
     }
 
     fn list(&self, daemon: &Daemon) -> Vec<Value> {

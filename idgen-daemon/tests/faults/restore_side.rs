@@ -29,6 +29,9 @@ fn epoch(side: &mut Side, command: &str, more: &[&str]) -> Answer {
     let config = side.daemon().config_path().display().to_string();
     let mut args = vec!["epoch", command, "--config", &config, "--output", "json"];
     args.extend(more);
+    if command == "advance" {
+        args.push("--yes");
+    }
     idgenctl(&args)
 }
 

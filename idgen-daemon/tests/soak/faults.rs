@@ -176,7 +176,13 @@ impl Arena {
             let identity = shown["identity"].as_str().unwrap_or_default();
             let advanced = epoch(
                 "advance",
-                &["--identity", identity, "--reason", "the soak has done it"],
+                &[
+                    "--yes",
+                    "--identity",
+                    identity,
+                    "--reason",
+                    "the soak has done it",
+                ],
             );
             advanced.code == Some(0)
         });

@@ -14,5 +14,5 @@ pub use kernel::host_clock;
 pub use source::{SyncSeen, ask_for_ever};
 pub use watch::ClockInputs;
 
-pub(in crate::lease) use accept::Answer;
+pub(in crate::lease) use accept::AcceptRequest;
 pub(in crate::lease) use watch::ClockWatch;

@@ -112,13 +112,16 @@ impl ClockWatch {
 
     /// An operator says that the clock is right. What was wrong with it; `None`: nothing.
     pub(in crate::lease) fn accept(&mut self) -> Option<String> {
-        if self.judged.may_acquire || self.judged == Judgement::NONE {
-            return None;
-        }
-        let was_wrong = self.judged.state.to_string();
+        let was_wrong = self.would_accept()?;
         tracing::warn!("{was_wrong}; an operator says that it is right");
         self.monitor.accept();
         Some(was_wrong)
+    }
+
+    /// What is wrong with the clock, and would be accepted; `None`: nothing.
+    pub(in crate::lease) fn would_accept(&self) -> Option<String> {
+        let is_believed = self.judged.may_acquire || self.judged == Judgement::NONE;
+        (!is_believed).then(|| self.judged.state.to_string())
     }
 
     /// What the server is to be told now.
@@ -233,6 +236,8 @@ mod tests {
         for part in ["not synchronised, says chrony", "no new lease", "check = \"off\""] {
             assert!(trouble.contains(part), "{trouble}");
         }
+        assert!(clock.would_accept().unwrap().contains("chrony"));
+        assert!(clock.would_accept().is_some(), "to ask accepts nothing");
         assert!(clock.accept().unwrap().contains("chrony"));
         assert!(clock.judge(reading(), BOOT).may_acquire);
         assert!(clock.accept().is_none(), "it is believed already");

@@ -1,9 +1,10 @@
 //! `idgenctl lock list`: who has which lock.
 
-use super::super::store::{of_store, open, printable};
+use super::super::store::{anchors_of, of_store, open, printable};
+use super::{Wish, class_of, name_of};
 use crate::config::Config;
 use crate::error::Result;
-use crate::lease::{AnyStore, NamedStore};
+use crate::lease::{AnyStore, NamedStore, Pinned};
 use crate::plain_table::plain_table;
 use idgen_core::lease::named::{LeaseName, NamedRow};
 use serde::Serialize;
@@ -40,6 +41,34 @@ pub async fn list(config: &Config) -> Result<Locks> {
     Ok(Locks {
         locks: rows.iter().map(Lock::of).collect(),
     })
+}
+
+/// What taking the lock and running its command would do: the lock as it is, and a sentence. The inner error: why the
+/// lock is not to be had now.
+pub async fn look(config: &Config, wish: &Wish) -> Result<std::result::Result<(Locks, String), String>> {
+    class_of(config, &wish.class)?;
+    let name = name_of(wish)?;
+    let anchors = anchors_of(config).await?;
+    let look = match open(config) {
+        AnyStore::Postgres(store) => Pinned::new(*store).look_at(&name, &anchors).await,
+        AnyStore::Etcd(store) => Pinned::new(*store).look_at(&name, &anchors).await,
+    };
+    let row = look.map_err(of_store)?.row;
+    let locks = Locks {
+        locks: row.iter().map(Lock::of).collect(),
+    };
+    let holder = row.and_then(|row| row.occupant).map(|occupant| occupant.holder);
+    if let Some(holder) = holder.filter(|holder| !holder.expired) {
+        let why = format!("held by {} under token {}", printable(&holder.name), holder.token);
+        return Ok(Err(why));
+    }
+    let command: Vec<_> = wish.command.iter().map(|word| word.to_string_lossy()).collect();
+    let would = format!(
+        "The lock {} is free now: it would be taken, and under it run: {}",
+        name.of_lock().unwrap_or(name.as_str()),
+        printable(&command.join(" "))
+    );
+    Ok(Ok((locks, would)))
 }
 
 impl Lock {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use list::{Lock, Locks, list};
+pub use list::{Lock, Locks, list, look};
 
 /// The clocks are read at least so often: timers stand still while the machine sleeps, the clock that counts does not.
 const LOOK_AT_CLOCK: Duration = Duration::from_millis(500);
@@ -52,8 +52,7 @@ pub enum Outcome {
 /// Waits for the lock, runs the command under it, and gives it back.
 pub async fn run(config: &Config, wish: &Wish) -> Result<Outcome> {
     let class = class_of(config, &wish.class)?;
-    let name = LeaseName::lock(&wish.class, wish.name.as_deref())
-        .map_err(|error| Error::usage(format!("--name: {error}")))?;
+    let name = name_of(wish)?;
     let anchors = anchors_of(config).await?;
     let (store, instance) = open_as(
         config,
@@ -78,6 +77,11 @@ pub async fn run(config: &Config, wish: &Wish) -> Result<Outcome> {
             .await
         }
     }
+}
+
+fn name_of(wish: &Wish) -> Result<LeaseName> {
+    LeaseName::lock(&wish.class, wish.name.as_deref())
+        .map_err(|error| Error::usage(format!("--name: {error}")))
 }
 
 fn class_of(config: &Config, class: &str) -> Result<LockClass> {

@@ -368,3 +368,25 @@ pub fn idgenctl(args: &[&str]) -> Answer {
     command.args(args);
     answer(command)
 }
+
+/// Runs a command that changes something. A dry run before it must end as it does, and leave as it is what `seen` sees.
+pub fn idgenctl_change<T: PartialEq + std::fmt::Debug>(args: &[&str], seen: impl Fn() -> T) -> Answer {
+    let before = seen();
+    let tried = idgenctl(&[args, &["--dry-run"]].concat());
+    assert_eq!(seen(), before, "a dry run of {args:?} has changed something");
+    let done = idgenctl(&[args, &["--yes"]].concat());
+    assert_eq!(
+        tried.code, done.code,
+        "{args:?} in a dry run and in earnest: {}{}\n{}{}",
+        tried.stdout, tried.stderr, done.stdout, done.stderr
+    );
+    if tried.code == Some(0) {
+        let said = ["dry run, nothing was changed", "\"dry_run\": true"];
+        assert!(
+            said.iter().any(|said| tried.stdout.contains(said)),
+            "{}",
+            tried.stdout
+        );
+    }
+    done
+}

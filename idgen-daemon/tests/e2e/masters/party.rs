@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use idgen_core::segment::Stripes;
 use postgres::Client;
 
-use crate::kit::daemon::{Answer, idgenctl};
+use crate::kit::daemon::{Answer, idgenctl, idgenctl_change};
 use crate::kit::{
     Daemon, DaemonOptions, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
 };
@@ -90,7 +90,14 @@ impl Master {
         let config = self.daemon.as_ref().expect("a daemon").config_path();
         let config = config.to_str().expect("a path");
         let args = ["stripes", command, "--config", config, "--space", space];
-        idgenctl(&[&args[..], more].concat())
+        let args = [&args[..], more].concat();
+        if command == "list" {
+            return idgenctl(&args);
+        }
+        idgenctl_change(&args, || {
+            let member = "SELECT concat_ws(' ', space_id, stripe, stripes, stripe_size) FROM idgen.health";
+            sql::value::<String>(&mut self.server.connect(), member)
+        })
     }
 
     pub fn claim(&self, space: &str, index: &str, of: &str) -> Answer {
