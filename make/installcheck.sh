@@ -54,6 +54,7 @@ main() {
     rm -rf "$OUTPUT"
     mkdir -p "$OUTPUT"
     trap cleanup EXIT
+    TMPDIR=$(tests_base)
     SCRATCH=$(scratch_dir installcheck)
     say "throwaway cluster with PostgreSQL $PG_MAJOR"
     cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'" 'max_prepared_transactions = 4'

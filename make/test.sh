@@ -10,11 +10,11 @@ LOGS=$BUILD_DIR/test
 PASSED=0
 FAILED=0
 BROKEN=()
-# These take a minute or two; one that hangs must not hang the caller.
-SERVERS_LIMIT_S=1200
-# Such a test mostly waits for servers and leases, so more tests than cores is right, but too many make
-# deadlines meaningless.
-SERVERS_THREADS=${SERVERS_THREADS:-$(($(nproc) + 1))}
+# These take ten minutes at the most; one that hangs must not hang the caller.
+SERVERS_LIMIT_S=1800
+# Such a test mostly waits for servers and leases, but starts several of them each: more tests than cores would make
+# their deadlines meaningless on a slow machine.
+SERVERS_THREADS=${SERVERS_THREADS:-$(nproc)}
 
 # suite NAME COMMAND…: runs it with its output on the screen and in a log, and counts.
 suite() {
@@ -28,7 +28,7 @@ suite() {
     FAILED=$((FAILED + failed))
     if [ "$failed" -gt 0 ]; then
         BROKEN+=("$name: $failed failed (log: ${log#"$ROOT"/})")
-        while read -r line; do BROKEN+=("    $line"); done < <(failures "$log")
+        while IFS= read -r line; do BROKEN+=("    $line"); done < <(failures "$log")
     fi
     note "$name: $passed passed, $failed failed, $((SECONDS - started)) s"
 }
@@ -46,6 +46,16 @@ count() {
 failures() {
     sed -n -E -e '/^test .* FAILED$/p' -e '/^not ok /p' -e '/^test [^ ]+ +\.\.\. FAILED/p' -e '/^error(\[|:)/p' "$1" |
         sort -u | head -n 40
+    reasons "$1" | head -n 40
+}
+
+# The first panic of each failed test: where the whole log is out of reach, this is all there is.
+reasons() {
+    awk '
+        /^---- .* stdout ----$/ { print "why " $2 ":"; more = 0; told = 0; next }
+        /^thread .* panicked at / && !told { more = 4; told = 1 }
+        /^(failures|stack backtrace):$/ { more = 0 }
+        more > 0 { print "    " substr($0, 1, 400); more-- }' "$1"
 }
 
 core_tests() { cargo test --locked --no-fail-fast -p idgen-core; }
@@ -84,7 +94,7 @@ soak_tests() { with_servers --test soak; }
 # with_servers CARGO_TARGET…: tests that start servers, in a temp dir that is empty of processes and
 # files afterwards even when a test run is cut off.
 with_servers() (
-    scratch=$(mktemp -d "${TMPDIR:-/tmp}/pg_idgen-test.XXXXXX")
+    scratch=$(mktemp -d "$(tests_base)/pg_idgen-test.XXXXXX")
     chmod 755 "$scratch"
     trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
     # Built first and apart, so that the limit is for running only.

