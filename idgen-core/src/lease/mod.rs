@@ -18,6 +18,7 @@
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  trust    may a lease be taken from it by now?
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
+//!  events   what happened, from the log of the store, in a trail that shows what is missing or was changed
 //! ```
 //!
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
@@ -25,6 +26,7 @@
 pub mod anchor;
 pub mod class;
 pub mod epoch;
+pub mod events;
 pub mod formats;
 pub mod keeper;
 pub mod ledger;

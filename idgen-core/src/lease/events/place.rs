@@ -1,0 +1,215 @@
+//! Keys of a store, and what is in them.
+
+use super::super::class::Class;
+use super::super::token::{BootId, Epoch, Identity, InstanceId, Token};
+use crate::clock::UnixMs;
+use core::fmt;
+
+/// What a key is of. A row of the embedded store that says both is two of these.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// The cell.
+    Cell,
+    /// How far an identity was granted.
+    HighWater(Class, Identity),
+    /// Who holds it.
+    Holder(Class, Identity),
+    /// What an operator has ordered of its holder.
+    Order(Class, Identity),
+    /// Who holds a name.
+    Name(String),
+    /// A ceiling of a name, `NAME:KEY`.
+    Ceiling(String),
+    /// How an epoch began.
+    Epoch(u64),
+    /// A stripe of a space, `SPACE/INDEX`.
+    Stripe(String),
+    /// What a store keeps for itself: counts of its keys.
+    Bookkeeping(String),
+    /// Anything else, such as a later release may keep.
+    Other(String),
+}
+
+impl Place {
+    /// By its name below the store's prefix, as etcd has it. The embedded store's rows are told by the same names.
+    #[must_use]
+    pub fn of_key(key: &str) -> Self {
+        Self::known(key).unwrap_or_else(|| Self::Other(key.to_owned()))
+    }
+
+    fn known(key: &str) -> Option<Self> {
+        let (folder, rest) = key.split_once('/').unwrap_or((key, ""));
+        let named = |of: fn(String) -> Self| (!rest.is_empty()).then(|| of(rest.to_owned()));
+        match folder {
+            "cell" if rest.is_empty() => Some(Self::Cell),
+            "shards" if rest.is_empty() => Some(Self::Bookkeeping(key.to_owned())),
+            "w" => Self::of_identity(Class::Worker, rest),
+            "s" => Self::of_identity(Class::Shard, rest),
+            "order" => {
+                let (letter, identity) = rest.split_once('/')?;
+                let class = match letter {
+                    "w" => Class::Worker,
+                    "s" => Class::Shard,
+                    _ => return None,
+                };
+                Some(Self::Order(class, Identity(identity.parse().ok()?)))
+            }
+            "epoch" => rest.parse().ok().map(Self::Epoch),
+            "stripe" => named(Self::Stripe),
+            "named" => match rest.split_once('/') {
+                Some(("holder", name)) => Some(Self::Name(name.to_owned())),
+                Some(("ceiling", ceiling)) => Some(Self::Ceiling(ceiling.to_owned())),
+                Some(("row", _)) => Some(Self::Bookkeeping(key.to_owned())),
+                None if rest == "made" => Some(Self::Bookkeeping(key.to_owned())),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn of_identity(class: Class, rest: &str) -> Option<Self> {
+        let (identity, part) = rest.split_once('/')?;
+        let identity = Identity(identity.parse().ok()?);
+        match part {
+            "hw" => Some(Self::HighWater(class, identity)),
+            "holder" => Some(Self::Holder(class, identity)),
+            _ => None,
+        }
+    }
+
+    /// Its name below the store's prefix.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let letter = |class: &Class| match class {
+            Class::Worker => 'w',
+            Class::Shard => 's',
+        };
+        match self {
+            Self::Cell => "cell".to_owned(),
+            Self::HighWater(class, identity) => format!("{}/{identity}/hw", letter(class)),
+            Self::Holder(class, identity) => format!("{}/{identity}/holder", letter(class)),
+            Self::Order(class, identity) => format!("order/{}/{identity}", letter(class)),
+            Self::Name(name) => format!("named/holder/{name}"),
+            Self::Ceiling(ceiling) => format!("named/ceiling/{ceiling}"),
+            Self::Epoch(epoch) => format!("epoch/{epoch:020}"),
+            Self::Stripe(stripe) => format!("stripe/{stripe}"),
+            Self::Bookkeeping(key) | Self::Other(key) => key.clone(),
+        }
+    }
+
+    /// What its events are about. The two keys of an identity share one.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        self.to_string()
+    }
+
+    /// Is its version the one that counts the changes of its subject? That of a holder begins anew with each grant.
+    #[must_use]
+    pub const fn counts(&self) -> bool {
+        !matches!(self, Self::Holder(..))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cell => f.write_str("cell"),
+            Self::HighWater(class, identity) | Self::Holder(class, identity) => {
+                write!(f, "{class} {identity}")
+            }
+            Self::Order(class, identity) => write!(f, "order on {class} {identity}"),
+            Self::Name(name) => write!(f, "name {name}"),
+            Self::Ceiling(ceiling) => write!(f, "ceiling {ceiling}"),
+            Self::Epoch(epoch) => write!(f, "epoch {epoch}"),
+            Self::Stripe(stripe) => write!(f, "stripe {stripe}"),
+            Self::Bookkeeping(key) | Self::Other(key) => write!(f, "key {key}"),
+        }
+    }
+}
+
+/// `hw`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HighWater {
+    /// Counts grants; 0: never leased.
+    pub generation: u64,
+    /// Highest time granted, or exact high water.
+    pub ceiling: UnixMs,
+    /// It is the high water of a clean release.
+    pub exact: bool,
+}
+
+/// `holder`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The daemon's run.
+    pub instance: InstanceId,
+    /// Its name, for people.
+    pub name: String,
+    /// Under which token.
+    pub token: Token,
+    /// The shared memory that it is for.
+    pub boot_id: BootId,
+    /// How long it lasts from its last change, where the store says so.
+    pub ttl_ms: Option<u64>,
+    /// When it was changed last, by the clock of whoever did.
+    pub put_at: Option<UnixMs>,
+    /// When it ends, where the store says so.
+    pub expires_at: Option<UnixMs>,
+}
+
+/// `order`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// The lease that ends by it.
+    pub token: Token,
+    /// Who has ordered it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// The request that it was a part of, where the identity was taken by force.
+    pub request: Option<String>,
+}
+
+/// What is in a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of [`Place::HighWater`].
+    HighWater(HighWater),
+    /// Of [`Place::Holder`] and [`Place::Name`].
+    Holding(Holding),
+    /// The same, where a row stays when nobody holds it.
+    Vacant,
+    /// Of [`Place::Order`].
+    Order(Ordered),
+    /// Of [`Place::Cell`].
+    Cell {
+        /// Its epoch.
+        epoch: Epoch,
+        /// The plan of formats of its workers.
+        formats: String,
+        /// Why it is sealed; `None`: it is open.
+        sealed: Option<String>,
+    },
+    /// Of [`Place::Epoch`].
+    Epoch {
+        /// Who advanced it.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Of [`Place::Stripe`].
+    Stripe {
+        /// Whose it is, for people.
+        server: String,
+        /// Who claimed it.
+        by: String,
+        /// A database grants under it.
+        joined: bool,
+        /// Why it was released, if it is.
+        released: Option<String>,
+    },
+    /// Of [`Place::Ceiling`].
+    Ceiling(i64),
+    /// Of no interest, or not to be read.
+    Opaque,
+}
