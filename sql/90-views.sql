@@ -225,7 +225,7 @@ BEGIN
             idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
             idgen.fence_authority(uuid, integer)
         TO %1$I;
-        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;

@@ -4,6 +4,7 @@
 //! A row that names this daemon's instance id was written by this daemon, since the id is random and
 //! new at every start; that is what makes the conclusions below sound.
 
+use super::order::Orders;
 use super::token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
 };
@@ -91,6 +92,8 @@ pub struct Snapshot {
     pub revision: Revision,
     /// All identities of one class that were ever leased, at most once each, in their order.
     rows: Vec<Row>,
+    /// What operators have ordered of holders of the class.
+    orders: Orders,
 }
 
 impl Snapshot {
@@ -98,7 +101,24 @@ impl Snapshot {
     #[must_use]
     pub fn new(cell: Cell, revision: Revision, mut rows: Vec<Row>) -> Self {
         rows.sort_by_key(|row| row.identity);
-        Self { cell, revision, rows }
+        Self {
+            cell,
+            revision,
+            rows,
+            orders: Orders::new(),
+        }
+    }
+
+    /// With what operators have ordered.
+    #[must_use]
+    pub fn with_orders(self, orders: Orders) -> Self {
+        Self { orders, ..self }
+    }
+
+    /// What operators have ordered.
+    #[must_use]
+    pub fn orders(&self) -> &Orders {
+        &self.orders
     }
 
     /// The row of an identity; `None` when it was never leased.
@@ -224,6 +244,8 @@ pub enum Standing {
     },
     /// At least one identity is not.
     Lost,
+    /// An operator has ordered that the lease ends.
+    Ordered,
 }
 
 /// Looks a held lease up. One that has expired by the store's clock is still ours: whoever takes it changes the row.
@@ -239,6 +261,10 @@ pub fn settle_renewal(
 ) -> Standing {
     if snapshot.cell.epoch != token.epoch {
         return Standing::Lost;
+    }
+    let identities = leased.iter().map(|held| held.identity);
+    if snapshot.orders.stand_against(token, identities) {
+        return Standing::Ordered;
     }
     let mut guard: Option<Revision> = None;
     let mut committed = Vec::with_capacity(leased.len());
@@ -447,6 +473,21 @@ mod tests {
             let standing = settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)]);
             assert_eq!(standing, Standing::Lost, "{what}");
         }
+    }
+
+    #[test]
+    fn a_lease_that_an_operator_has_ended_is_not_mine_though_the_rows_show_it() {
+        let ordered = |token| {
+            let orders = [(Identity(2), token)].into_iter().collect();
+            let snapshot = snapshot(vec![row(1), row(2)]).with_orders(orders);
+            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)])
+        };
+        assert_eq!(ordered(TOKEN), Standing::Ordered);
+        let of_the_last = Token {
+            revision: Revision(4),
+            ..TOKEN
+        };
+        assert!(matches!(ordered(of_the_last), Standing::Mine { .. }));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  trust    may a lease be taken from it by now?
+//!  order    an operator has a holder stop
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //!  events   what happened, from the log of the store, in a trail that shows what is missing or was changed
 //! ```
@@ -34,6 +35,7 @@ pub mod listed;
 pub mod monitor;
 pub mod named;
 pub mod occupancy;
+pub mod order;
 pub mod peers;
 pub mod pool;
 pub mod step;
@@ -54,6 +56,7 @@ pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
 pub use monitor::{ClockMonitor, ClockState, Gate, Judgement, Known};
 pub use occupancy::{Exhausted, Occupancy, Pressure};
+pub use order::{Order, Orders};
 pub use peers::Peers;
 pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};

@@ -383,7 +383,7 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
         next.stores[1] = next.stores[0];
     }
     let mine = match standing {
-        Standing::Lost => {
+        Standing::Lost | Standing::Ordered => {
             next.nodes[node].lease = None;
             false
         }

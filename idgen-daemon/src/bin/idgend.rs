@@ -8,8 +8,8 @@ use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, Report, Shown,
-    accept_channel, ask_for_ever, listen,
+    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, OrdersHeard, Report,
+    Shown, accept_channel, ask_for_ever, hear_orders, listen, order_channel,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
@@ -119,10 +119,11 @@ async fn supervise(config: Config) -> Result<()> {
     let mut supervisor = Supervisor::new(stop.clone());
     let listener = config.http_listen.map(http::bind).transpose()?;
     let clock = watch_clocks(&mut supervisor, &config, holder.instance, &stop).await;
-    let (mut reports, mut clocks) = (Vec::new(), Vec::new());
+    let (mut reports, mut clocks, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
     for leases in &config.classes {
         let class = leases.class;
         let (accept, accepts) = accept_channel();
+        let (post, orders) = order_channel();
         let keeper = KeeperConfig {
             poll: config.postgres.poll,
             class: leases.clone(),
@@ -135,10 +136,21 @@ async fn supervise(config: Config) -> Result<()> {
             reach: config.store.reach(),
         };
         let (metrics, stop) = (metrics.of(class), stop.clone());
-        let reported = spawn_keeper(&mut supervisor, &config, keeper, accepts, metrics, stop);
+        let heard = Told { accepts, orders };
+        let reported = spawn_keeper(&mut supervisor, &config, keeper, heard, metrics, stop);
         reports.push((class, reported));
+        listeners.push((class, post));
         clocks.push((class, accept));
     }
+    let listening = hear_orders(
+        config.store.clone(),
+        listeners.into_iter().collect(),
+        stop.clone(),
+    );
+    supervisor.spawn_essential("orders of operators", async {
+        listening.await;
+        Ok(())
+    });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     let certificates = config.client_certificates();
     if !certificates.is_empty() {
@@ -196,12 +208,18 @@ async fn watch_clocks(
     }
 }
 
+/// Where a keeper is told things.
+struct Told {
+    accepts: AcceptRequests,
+    orders: OrdersHeard,
+}
+
 /// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
     config: &Config,
     keeper: KeeperConfig,
-    accepts: AcceptRequests,
+    told: Told,
     metrics: ClassMetrics,
     stop: CancellationToken,
 ) -> watch::Receiver<Report> {
@@ -210,6 +228,7 @@ fn spawn_keeper(
         wanted,
         timing,
     } = keeper.class.clone();
+    let Told { accepts, orders } = told;
     let period = Duration::from_millis(timing.period_ms());
     let (report, reported) = watch::channel(Report::starting(wanted.count(), period));
     let name = match class {
@@ -222,11 +241,11 @@ fn spawn_keeper(
     let span = tracing::info_span!("lease", class = class.name());
     match AnyStore::new(&config.store, class, timing.ttl_ms(), holder).showing(shown) {
         AnyStore::Postgres(store) => {
-            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, orders, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         AnyStore::Etcd(store) => {
-            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, orders, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }

@@ -474,7 +474,7 @@ impl<S: LeaseStore> Clerk<S> {
         let (asked, asked_at) = (renewal.leased.clone(), self.asked);
         let result = self.renew_settled(held, &mut renewal).await;
         let answer = match result {
-            Ok(Some(committed)) => {
+            Ok(Ok(committed)) => {
                 self.note_committed(&renewal.leased, committed.revision, asked_at);
                 Answer::of(Event::Renewed {
                     ticket,
@@ -483,10 +483,7 @@ impl<S: LeaseStore> Clerk<S> {
                     leased: renewal.leased,
                 })
             }
-            Ok(None) => Answer::of(Event::RenewLost {
-                ticket,
-                why: self.why_lost(held),
-            }),
+            Ok(Err(why)) => Answer::of(Event::RenewLost { ticket, why }),
             Err(error) => {
                 let doubt = error.kind != StoreErrorKind::Unreachable;
                 Answer::failed(Event::RenewFailed { ticket, doubt }, error)
@@ -495,15 +492,15 @@ impl<S: LeaseStore> Clerk<S> {
         Answer { asked, ..answer }
     }
 
-    /// Renews; looks first (or after a conflict) whether the guard is still right. `None`: lost.
+    /// Renews; looks first (or after a conflict) whether the guard is still right. Or why it is lost.
     async fn renew_settled(
         &mut self,
         held: &Held,
         renewal: &mut Renewal,
-    ) -> Result<Option<super::Committed>, StoreError> {
+    ) -> Result<Result<super::Committed, Loss>, StoreError> {
         if !held.doubt {
             match self.store.renew(renewal).await {
-                Ok(committed) => return Ok(Some(committed)),
+                Ok(committed) => return Ok(Ok(committed)),
                 Err(error) if error.kind == StoreErrorKind::Conflict => {
                     tracing::debug!("renewal conflicts: {error}");
                 }
@@ -519,14 +516,16 @@ impl<S: LeaseStore> Clerk<S> {
             held.token,
             &held.leased,
         );
-        let Standing::Mine { guard, leased } = standing else {
-            return Ok(None);
+        let (guard, leased) = match standing {
+            Standing::Mine { guard, leased } => (guard, leased),
+            Standing::Ordered => return Ok(Err(Loss::Revoked)),
+            Standing::Lost => return Ok(Err(self.why_lost(held))),
         };
         renewal.guard = guard;
         for (wanted, committed) in renewal.leased.iter_mut().zip(leased) {
             wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
         }
-        self.store.renew(renewal).await.map(Some)
+        self.store.renew(renewal).await.map(Ok)
     }
 
     /// After a look at the store that does not show the lease any more.

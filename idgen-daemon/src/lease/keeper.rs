@@ -3,6 +3,7 @@
 use super::clock::{AcceptRequest, AcceptRequests, ClockInputs, ClockWatch};
 use super::desk::{Acquire, Answer, Census, Desk, Remembered, Request};
 use super::history;
+use super::orders::OrdersHeard;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::server::{Connect, MintingServer};
@@ -16,8 +17,8 @@ use crate::random::random;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
 use idgen_core::lease::{
-    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Pressure, Reach, State, Timing, Token,
-    Wanted, next,
+    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Orders, Pressure, Reach, State, Timing,
+    Token, Wanted, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
@@ -77,6 +78,9 @@ pub struct Keeper<S, C: Connect> {
     /// Claims that the last inspection found open. Nothing is closed before the store has been reached.
     found_open: usize,
     accepts: AcceptRequests,
+    orders: OrdersHeard,
+    /// What operators have ordered, as far as it was heard.
+    ordered: Orders,
     report: watch::Sender<Report>,
     metrics: ClassMetrics,
 }
@@ -88,6 +92,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         connect: C,
         store: S,
         accepts: AcceptRequests,
+        orders: OrdersHeard,
         report: watch::Sender<Report>,
         metrics: ClassMetrics,
     ) -> Self {
@@ -112,6 +117,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             renewed: 0,
             found_open: 0,
             accepts,
+            orders,
+            ordered: Orders::new(),
             report,
             metrics,
         }
@@ -138,6 +145,10 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     let event = self.accept_clock(request).await?;
                     self.drive(event).await?;
                 }
+                (identity, token) = self.orders.next() => {
+                    self.ordered.note(identity, token);
+                    self.obey().await?;
+                }
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
                     self.drive(event).await?;
@@ -147,6 +158,22 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         }
         tracing::info!("lease keeper stopped");
         Ok(())
+    }
+
+    /// Tells the core of a lease that an operator has ended. It may have been heard before the lease was granted, or
+    /// while the server was away.
+    async fn obey(&mut self) -> Result<()> {
+        match self.state.phase.held() {
+            Some(held)
+                if self
+                    .ordered
+                    .stand_against(held.token, identities_in(&held.leased)) =>
+            {
+                let token = held.token;
+                self.drive_on(Event::Ordered { token }).await
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn on_answer(&mut self, answer: Answer) -> Result<()> {
@@ -237,8 +264,13 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         }
     }
 
-    /// Tells the core, and does what it says, until nothing follows.
     async fn drive(&mut self, event: Event) -> Result<()> {
+        self.drive_on(event).await?;
+        self.obey().await
+    }
+
+    /// Tells the core, and does what it says, until nothing follows.
+    async fn drive_on(&mut self, event: Event) -> Result<()> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let told = event.name();
@@ -574,7 +606,11 @@ fn known<T>(of_store: Option<&T>) -> Result<&T> {
 
 /// As they stand in a lease: in rising order.
 fn identities_of(leased: &[Leased]) -> Vec<Identity> {
-    leased.iter().map(|leased| leased.identity).collect()
+    identities_in(leased).collect()
+}
+
+fn identities_in(leased: &[Leased]) -> impl Iterator<Item = Identity> {
+    leased.iter().map(|leased| leased.identity)
 }
 
 async fn closed(server: &mut Option<impl MintingServer>) {

@@ -10,6 +10,7 @@ mod desk;
 mod history;
 mod keeper;
 mod open;
+mod orders;
 mod pinned;
 pub(crate) mod ranges;
 mod report;
@@ -22,6 +23,7 @@ mod store_etcd;
 #[allow(dead_code, reason = "the conformance suite uses the rest of it")]
 pub(crate) mod store_memory;
 mod store_named;
+mod store_orders;
 mod store_postgres;
 
 pub use beacons::{Beacon, Heard, Shown};
@@ -31,6 +33,7 @@ pub use clock::{
 };
 pub use keeper::{Keeper, KeeperConfig};
 pub use open::{AnyStore, listen};
+pub use orders::{Listeners, OrderPost, OrdersHeard, hear_orders, order_channel};
 pub(crate) use pinned::Pinned;
 pub use report::Report;
 pub use server::{Connect, MintingServer};
@@ -39,6 +42,7 @@ pub use store::{
 };
 pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret, identities_at_once};
 pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
+pub use store_orders::OrderStore;
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};
 
 #[cfg(fuzzing)]

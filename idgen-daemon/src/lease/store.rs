@@ -208,7 +208,8 @@ pub trait LeaseStore: Send + 'static {
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Commits the windows and a new TTL if epoch and formats of the cell are those of the renewal, and every identity
-    /// is held under the token, and its row has the guard's revision, else `Conflict`. A lease that has expired
+    /// is held under the token, and its row has the guard's revision, and no order of an operator stands against the
+    /// token ([`super::OrderStore`]), else `Conflict`. A lease that has expired
     /// without anybody taking it is renewed where the store still shows it.
     fn renew(&mut self, renewal: &Renewal) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 

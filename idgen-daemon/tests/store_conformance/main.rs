@@ -15,6 +15,8 @@ mod kit;
 #[cfg(test)]
 mod names;
 #[cfg(test)]
+mod orders;
+#[cfg(test)]
 mod rules;
 
 /// All rules for one kind of place.
@@ -144,6 +146,21 @@ macro_rules! conformance {
         #[test]
         fn a_store_that_does_not_answer_is_given_up_and_found_again() {
             rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
+        }
+
+        #[test]
+        fn what_is_ordered_to_end_is_not_renewed_and_is_given_back_exactly() {
+            crate::orders::what_is_ordered_to_end_is_not_renewed_and_is_given_back_exactly(&$place);
+        }
+
+        #[test]
+        fn an_order_is_against_whoever_holds_the_token() {
+            crate::orders::an_order_is_against_whoever_holds_the_token(&$place);
+        }
+
+        #[test]
+        fn an_order_against_another_lease_changes_nothing() {
+            crate::orders::an_order_against_another_lease_changes_nothing(&$place);
         }
 
         #[test]

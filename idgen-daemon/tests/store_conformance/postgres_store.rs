@@ -27,6 +27,7 @@ impl Tables {
         sql::run(&mut client, "CREATE SCHEMA idgen");
         sql::run(&mut client, include_str!("../../../sql/20-store.sql"));
         sql::run(&mut client, include_str!("../../../sql/22-store-named.sql"));
+        sql::run(&mut client, include_str!("../../../sql/24-store-orders.sql"));
         Self {
             server,
             backends: Vec::new(),
@@ -79,7 +80,7 @@ impl Place for Tables {
 
     fn wipe(&self) {
         self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch, idgen.named_lease, \
-                  idgen.named_ceiling, idgen.stripe");
+                  idgen.named_ceiling, idgen.stripe, idgen.lease_order");
     }
 
     fn advance_epoch(&self) {
@@ -250,9 +251,9 @@ fn every_shard_there_is_can_be_leased_by_one_server() {
 }
 
 #[test]
-fn names_ceilings_and_stripes_are_never_removed() {
+fn names_ceilings_stripes_and_orders_are_never_removed() {
     let tables = Tables::new();
-    for table in ["named_lease", "named_ceiling", "stripe"] {
+    for table in ["named_lease", "named_ceiling", "stripe", "lease_order"] {
         for statement in ["DELETE FROM", "TRUNCATE"] {
             let statement = format!("{statement} idgen.{table}");
             sql::refusal(&mut tables.server.connect(), &statement, "IG019");

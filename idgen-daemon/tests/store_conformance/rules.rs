@@ -13,7 +13,8 @@ use idgen_core::lease::{
     TimingSpec, Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
+    CellStore, Committed, Expected, HolderName, LeaseStore, OrderStore, Renewal, Seal, StoreErrorKind,
+    host_clock,
 };
 use std::collections::BTreeSet;
 use tokio::runtime::Runtime;
@@ -29,7 +30,7 @@ pub const BOOT: BootId = BootId(11);
 
 /// A running store that many daemons can open.
 pub trait Place {
-    type Store: CellStore;
+    type Store: OrderStore;
 
     /// The store of a class as one daemon sees it, with this TTL.
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
@@ -60,7 +61,7 @@ pub fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u
     store
 }
 
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -82,12 +83,12 @@ pub struct Daemon<'r, S> {
 /// What a daemon holds.
 pub struct Lease {
     plan: GrantPlan,
-    token: Token,
+    pub token: Token,
     pub committed: Committed,
 }
 
 impl Lease {
-    fn leased(&self) -> Vec<Leased> {
+    pub fn leased(&self) -> Vec<Leased> {
         self.plan.grants.iter().map(|planned| planned.leased).collect()
     }
 
@@ -199,7 +200,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
         })
     }
 
-    fn acquire(&mut self, count: usize) -> Lease {
+    pub fn acquire(&mut self, count: usize) -> Lease {
         let plan = self.plan(count, 7);
         self.grant(plan).expect("grant")
     }
@@ -235,7 +236,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
             .expect("release")
     }
 
-    fn standing(&mut self, lease: &Lease) -> Standing {
+    pub fn standing(&mut self, lease: &Lease) -> Standing {
         let snapshot = self.runtime.block_on(self.store.read()).expect("read");
         settle_renewal(&snapshot, self.instance, BOOT, lease.token, &lease.leased())
     }

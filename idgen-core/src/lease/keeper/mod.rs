@@ -380,7 +380,7 @@ pub enum Event {
     RenewLost {
         /// Which request.
         ticket: Ticket,
-        /// `StoreLost` or `EpochAdvanced`.
+        /// `StoreLost`, `EpochAdvanced` or `Revoked`.
         why: Loss,
     },
     /// The server has published the renewal.
@@ -401,6 +401,11 @@ pub enum Event {
     ReleaseFailed {
         /// Which request.
         ticket: Ticket,
+    },
+    /// An operator has ordered that the lease of this token ends. May be told at any time, and again.
+    Ordered {
+        /// The token.
+        token: Token,
     },
     /// Release what is held, and end.
     Stop,
@@ -429,6 +434,7 @@ impl Event {
             Self::Fenced { .. } => "fenced",
             Self::Released { .. } => "released",
             Self::ReleaseFailed { .. } => "release failed",
+            Self::Ordered { .. } => "ordered",
             Self::Stop => "stop",
         }
     }

@@ -7,6 +7,7 @@ use crate::lease::timing::{Timing, TimingSpec};
 use crate::lease::token::{Epoch, EpochNonce, Identity};
 use crate::lease::window::Window;
 
+mod orders;
 mod pauses;
 
 const BOOT: BootId = BootId(1);

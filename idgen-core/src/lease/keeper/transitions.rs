@@ -5,7 +5,7 @@ use super::{Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, Re
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
 use crate::lease::timing::Timing;
-use crate::lease::token::{BootId, Claim, Mark, Revision};
+use crate::lease::token::{BootId, Claim, Mark, Revision, Token};
 use crate::lease::window::Leased;
 use std::collections::HashSet;
 
@@ -37,6 +37,7 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         Event::Reading(reading) => core.on_reading(state.phase, reading),
         Event::ServerLost => core.on_server_lost(state.phase),
         Event::Stop => core.on_stop(state.phase),
+        Event::Ordered { token } => core.on_ordered(state.phase, token),
         Event::ServerForgot => core.on_server_forgot(state.phase).ok_or(illegal)?,
         Event::Inspected { claims } => core.on_inspected(state.phase, claims).ok_or(illegal)?,
         Event::Probed { .. } | Event::ProbeFailed { .. } => {
@@ -338,6 +339,17 @@ impl Core<'_> {
             | Phase::Vacant { .. }
             | Phase::Acquiring { .. }
             | Phase::Stopped => Phase::Stopped,
+        }
+    }
+
+    /// The holder gives the lease up at once, with its exact end, which a renewal that is under way does not change: its
+    /// answer is dropped. Where the server is away there is nobody to close it; the renewal is refused then.
+    fn on_ordered(&mut self, phase: Phase, token: Token) -> Phase {
+        match phase {
+            Phase::Holding { held } | Phase::Renewing { held, .. } if held.token == token => {
+                self.replace(&held, Loss::Revoked, 0)
+            }
+            other => other,
         }
     }
 

@@ -6,6 +6,7 @@
 //!  PREFIX/w/ID/holder  who holds it; on an etcd lease, so it goes when nobody renews
 //!  PREFIX/s/ID/...     the same of a shard
 //!  PREFIX/shards       how many shards have keys
+//!  PREFIX/order/w/ID   what an operator has ordered last of a holder of the worker; PREFIX/order/s/ID of the shard
 //!  PREFIX/epoch/N      how epoch N began; never deleted
 //!  PREFIX/named/...    named leases and their ceilings, see `named.rs`
 //! ```
@@ -25,9 +26,11 @@ pub mod fuzzing;
 mod link;
 mod look;
 mod named;
+mod orders;
 mod pins;
 mod stripes;
 mod value;
+mod watch;
 
 use self::beacons::BeaconValue;
 use self::link::{Effect, Link};
@@ -46,8 +49,8 @@ use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{
-    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
-    Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Orders, Revision,
+    Snapshot, Survey, SwitchPlan, Token,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -57,11 +60,12 @@ use uuid::Uuid;
 
 pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
+pub use self::orders::EtcdOrders;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
 /// How many identities fit into a transaction of `ops` operations, which etcd counts apart for comparisons and for puts.
-/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards. They are granted and
+/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards or compares the orders. They are granted and
 /// renewed at one revision, which is their token, so a lease is never cut in two.
 pub const fn identities_at_once(ops: usize) -> usize {
     ops.saturating_sub(2) / 2
@@ -104,6 +108,9 @@ pub struct EtcdStore {
     blanks: BTreeMap<Identity, i64>,
     /// How many shards have keys, and the mod revision of that count, as last seen.
     shards: (u64, i64),
+    /// What operators have ordered, and the revision of the store that it was looked for at.
+    orders: Orders,
+    orders_seen: i64,
     /// The etcd lease that the holder keys are on.
     lease_id: Option<i64>,
     /// The etcd leases of named leases.
@@ -137,6 +144,8 @@ impl EtcdStore {
             ceilings: BTreeMap::new(),
             blanks: BTreeMap::new(),
             shards: (0, 0),
+            orders: Orders::new(),
+            orders_seen: 0,
             lease_id: None,
             named_leases: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -431,9 +440,13 @@ impl LeaseStore for EtcdStore {
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
         self.check_cell((renewal.token.epoch, renewal.epoch_nonce), &renewal.formats)?;
+        let identities = renewal.leased.iter().map(|leased| leased.identity);
+        if self.orders.stand_against(renewal.token, identities) {
+            return Err(ordered());
+        }
         self.raise_ceilings(renewal.leased.iter().copied())?;
         let lease = self.new_lease().await?;
-        let mut guards = vec![self.cell_unchanged()];
+        let mut guards = vec![self.cell_unchanged(), self.no_new_order()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
         for leased in &renewal.leased {
             guards.extend(self.held_unchanged(leased.identity, renewal.token, renewal.guard)?);
@@ -559,6 +572,14 @@ impl CellStore for EtcdStore {
 
 fn not_as_expected() -> StoreError {
     StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected")
+}
+
+/// The store says it before it asks, for it has seen the order with a look.
+fn ordered() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "an operator has ordered that the lease ends",
+    )
 }
 
 fn signed(revision: Revision) -> Result<i64> {

@@ -5,6 +5,7 @@
 //! There is nothing to compact: no adapter reads the past.
 
 mod named;
+mod orders;
 mod store;
 
 use idgen_core::clock::UnixMs;
@@ -12,7 +13,7 @@ use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
+    Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use idgen_daemon::lease::{
     Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
@@ -57,6 +58,7 @@ struct Books {
     rows: BTreeMap<(Class, Identity), Stored>,
     history: Vec<EpochChange>,
     names: Names,
+    orders: BTreeMap<(Class, Identity), Order>,
 }
 
 #[derive(Clone, Debug)]
@@ -364,7 +366,7 @@ impl Ground {
             cell.min_floor = shard_min_floor;
         }
         let revision = Revision(self.books.revision);
-        Ok(Snapshot::new(cell, revision, self.rows(class)))
+        Ok(Snapshot::new(cell, revision, self.rows(class)).with_orders(self.orders_of(class)))
     }
 
     fn grant(&mut self, who: &Asker, plan: &GrantPlan) -> Result<Committed> {
@@ -427,7 +429,9 @@ impl Ground {
                     })
             })
         });
-        if !as_left {
+        let identities = renewal.leased.iter().map(|leased| leased.identity);
+        let ordered = self.orders_of(who.class).stand_against(renewal.token, identities);
+        if !as_left || ordered {
             return refused(StoreErrorKind::Conflict, "not all rows are as expected");
         }
         let revision = self.raise_revision();

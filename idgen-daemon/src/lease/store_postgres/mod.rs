@@ -9,6 +9,7 @@
 
 mod beacons;
 mod named;
+mod orders;
 mod statements;
 
 use self::statements::{
@@ -32,6 +33,7 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 pub use self::beacons::PostgresBeacons;
+pub use self::orders::PostgresOrders;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -220,10 +222,11 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         let locked = begin(&session, self.expected).await?;
         let rows = read_leases(&session, self.config.class).await?;
+        let orders = orders::read_tokens(&session, self.config.class).await?;
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
         let revision = locked.revision;
-        Ok(Snapshot::new(locked.of(self.config.class), revision, rows))
+        Ok(Snapshot::new(locked.of(self.config.class), revision, rows).with_orders(orders))
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {

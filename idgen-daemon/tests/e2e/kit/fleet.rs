@@ -19,7 +19,7 @@ use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
     ClockInputs, Committed, Connect, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, Keeper,
     KeeperConfig, LeaseStore, MintingServer, Renewal, Report, Seal, StoreError, StoreErrorKind,
-    accept_channel, host_clock,
+    accept_channel, host_clock, order_channel,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock, ServerMemory};
@@ -411,6 +411,7 @@ impl Fleet {
             stand,
             store,
             accepts,
+            order_channel().1,
             sender,
             self.metrics.of(Class::Worker),
         );

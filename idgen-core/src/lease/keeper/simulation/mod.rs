@@ -90,6 +90,8 @@ enum NodeStep {
     SetWall(i64),
     /// The daemon is killed and started again.
     Restart,
+    /// It hears that an operator has ordered the end of what it holds.
+    Ordered,
     /// It is asked to stop, and started again once it has.
     Stop,
 }
@@ -107,6 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(NodeStep::CutNext),
         1 => (-20_000i64..20_000).prop_map(NodeStep::SetWall),
         1 => Just(NodeStep::Restart),
+        1 => Just(NodeStep::Ordered),
         1 => Just(NodeStep::Stop),
     ];
     prop_oneof![

@@ -119,6 +119,12 @@ impl Node {
             NodeStep::CutNext => self.cut_next = true,
             NodeStep::SetWall(ms) => self.wall_set_ms = ms,
             NodeStep::Restart => self.restart(ground),
+            NodeStep::Ordered => {
+                if let Some(held) = self.state.phase.held() {
+                    let token = held.token;
+                    self.tell(ground, Event::Ordered { token });
+                }
+            }
             NodeStep::Stop => {
                 self.stopping = true;
                 self.tell(ground, Event::Stop);

@@ -326,7 +326,7 @@ impl Node {
             self.cell = Some(snapshot.cell.clone());
             let (boot_id, token) = (held.boot_id, held.token);
             match settle_renewal(&snapshot, self.instance, boot_id, token, &held.leased) {
-                Standing::Lost => {
+                Standing::Lost | Standing::Ordered => {
                     return Event::RenewLost {
                         ticket,
                         why: Loss::StoreLost,
