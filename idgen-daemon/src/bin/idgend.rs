@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
+use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
@@ -13,6 +15,7 @@ use idgen_daemon::lease::{
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
+use idgen_daemon::secret;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
 use std::net::TcpListener;
@@ -37,7 +40,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
     name = "idgend",
     version,
     about = "Keeps the lease that a Postgres server with pg_idgen mints ids from.",
-    after_help = "Exit codes: 0 ok, 1 runtime failure, 2 usage or configuration, 3 refused for good.",
+    after_help = "Example:\n  idgend --config /etc/idgend.toml\n\n\
+                  Exit codes: 0 ok, 1 runtime failure, 2 usage or configuration, 3 refused for good.",
     args_conflicts_with_subcommands = true
 )]
 struct Arguments {
@@ -57,14 +61,29 @@ struct ConfigFile {
 #[derive(Subcommand)]
 enum Command {
     /// Check the configuration file and the environment, and end.
+    #[command(after_help = "Example:\n  idgend check-config --config /etc/idgend.toml")]
     CheckConfig(ConfigFile),
+    /// Write a script that lets a shell complete the arguments.
+    #[command(after_help = "Example:\n  idgend completions bash >/etc/bash_completion.d/idgend")]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
 }
 
 fn main() -> ExitCode {
+    secret::tell_panics_redacted();
     tls::install_provider();
-    let arguments = Arguments::parse();
+    let arguments = match command_line::parse::<Arguments>() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     let outcome = match (arguments.command, arguments.run) {
         (Some(Command::CheckConfig(file)), _) => load(&file).map(|_| ExitCode::SUCCESS),
+        (Some(Command::Completions { shell }), _) => {
+            command_line::complete::<Arguments>(shell);
+            Ok(ExitCode::SUCCESS)
+        }
         (None, Some(file)) => load(&file).and_then(run),
         (None, None) => Err(Error::usage("--config FILE is missing")),
     };

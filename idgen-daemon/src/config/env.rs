@@ -45,11 +45,11 @@ fn is_suffix(rest: &str) -> bool {
 fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {
     match path {
         "NAME" => raw.name = Some(value),
-        "POSTGRES__URL" => raw.postgres.url = Some(value),
+        "POSTGRES__URL" => raw.postgres.url = Some(value.into()),
         "POSTGRES__CONNECT_TIMEOUT_MS" => raw.postgres.connect_timeout_ms = Some(number(&value)?),
         "POSTGRES__POLL_MS" => raw.postgres.poll_ms = Some(number(&value)?),
         "STORE__KIND" => raw.store.kind = Some(value),
-        "STORE__URL" => raw.store.url = Some(value),
+        "STORE__URL" => raw.store.url = Some(value.into()),
         "STORE__ENDPOINTS" => raw.store.endpoints = Some(list(&value)),
         "STORE__PREFIX" => raw.store.prefix = Some(value),
         "STORE__MAX_TXN_OPS" => raw.store.max_txn_ops = Some(number(&value)?),
@@ -58,7 +58,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "STORE__KEY_FILE" => raw.store.key_file = Some(value),
         "STORE__USERNAME" => raw.store.username = Some(value),
         "STORE__PASSWORD_FILE" => raw.store.password_file = Some(value),
-        "STORE__PASSWORD" => raw.store.password = Some(value),
+        "STORE__PASSWORD" => raw.store.password = Some(value.into()),
         "STORE__REQUEST_TIMEOUT_MS" => raw.store.request_timeout_ms = Some(number(&value)?),
         "WORKERS__COUNT" => raw.workers.count = Some(number(&value)?),
         "WORKERS__TTL_MS" => raw.workers.ttl_ms = Some(number(&value)?),

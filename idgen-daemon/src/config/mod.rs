@@ -17,6 +17,7 @@ use self::locks::RawLock;
 use crate::error::{Error, Result};
 use crate::lease::{EtcdSecurity, ranges};
 use crate::postgres::PostgresUrl;
+use crate::secret::Secret;
 use crate::tls::{Source, TlsFiles};
 use idgen_core::lease::{Class, Identity, Reach, Timing, Wanted};
 use serde::Deserialize;
@@ -152,7 +153,7 @@ struct RawConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawPostgres {
-    url: Option<String>,
+    url: Option<Secret>,
     connect_timeout_ms: Option<u64>,
     poll_ms: Option<u64>,
 }
@@ -161,7 +162,7 @@ struct RawPostgres {
 #[serde(deny_unknown_fields, default)]
 struct RawStore {
     kind: Option<String>,
-    url: Option<String>,
+    url: Option<Secret>,
     endpoints: Option<Vec<String>>,
     prefix: Option<String>,
     request_timeout_ms: Option<u64>,
@@ -173,7 +174,7 @@ struct RawStore {
     password_file: Option<String>,
     /// From the environment only: a configuration file is read by too many.
     #[serde(skip)]
-    password: Option<String>,
+    password: Option<Secret>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -264,7 +265,7 @@ impl Config {
 
 /// `file:line: key: message`. The line itself is not shown: it may hold a password.
 fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
-    let message = error.message();
+    let message = without_values(error.message());
     let Some(span) = error.span() else {
         return format!("{file}: {message}");
     };
@@ -274,10 +275,25 @@ fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
         .lines()
         .nth(line)
         .and_then(|line| line.split_once('='))
-        .map(|(key, _)| key.trim());
+        .map(|(key, _)| key.trim())
+        // Within a list or a text of several lines it is no key.
+        .filter(|key| {
+            key.chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+        });
     match key.filter(|key| !message.contains(&format!("`{key}`"))) {
         Some(key) => format!("{file}:{}: {key}: {message}", line + 1),
         None => format!("{file}:{}: {message}", line + 1),
+    }
+}
+
+/// `invalid type: string "…", expected …`: a URL that was put in the place of something else is not quoted.
+fn without_values(message: &str) -> String {
+    match (message.find("string \""), message.rfind("\", expected")) {
+        (Some(from), Some(to)) if from + 8 <= to => {
+            format!("{}string{}", &message[..from], &message[to + 1..])
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -287,7 +303,7 @@ impl RawConfig {
     fn check(self) -> Checked<Config> {
         let url = self.postgres.url.ok_or("postgres.url is missing")?;
         let postgres = PostgresConfig {
-            url: parse_url("postgres.url", &url)?,
+            url: parse_url("postgres.url", url.expose())?,
             connect_timeout: millis(
                 "postgres.connect_timeout_ms",
                 self.postgres.connect_timeout_ms,
@@ -323,7 +339,7 @@ impl RawStore {
                     return Err(format!("store.{key} is for kind = \"etcd\" only"));
                 }
                 let url = match self.url {
-                    Some(url) => parse_url("store.url", &url)?,
+                    Some(url) => parse_url("store.url", url.expose())?,
                     None => postgres.url.clone(),
                 };
                 let connect_timeout = postgres.connect_timeout;

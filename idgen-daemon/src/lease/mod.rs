@@ -40,7 +40,7 @@ pub use server::{Connect, MintingServer};
 pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };
-pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, Secret, identities_at_once};
+pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, identities_at_once};
 pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
 pub use store_orders::OrderStore;
 pub use store_postgres::{PostgresStore, PostgresStoreConfig};

@@ -8,5 +8,6 @@ pub mod format;
 pub mod leases;
 pub mod lock;
 pub mod masters;
+pub mod region;
 mod store;
 pub mod stripes;

@@ -453,7 +453,7 @@ pub fn explain(error: PgError) -> Error {
         }
         Some("IG011") => Error::refused(format!("the extension is not preloaded: {text}"))
             .with_hint("set shared_preload_libraries = 'pg_idgen' in postgresql.conf and restart postgres"),
-        Some("IG105" | "IG106" | "IG009") => Error::refused(text),
+        Some("IG105" | "IG106" | "IG109" | "IG009") => Error::refused(text),
         Some("IG107") => Error::retry(text).with_hint(
             "nothing is leased until that is settled; docs/operations.md has a section on anchors",
         ),

@@ -61,9 +61,13 @@ mod reference;
 #[cfg(test)]
 mod refusal;
 #[cfg(test)]
+mod region;
+#[cfg(test)]
 mod replication;
 #[cfg(test)]
 mod seal;
+#[cfg(test)]
+mod secrets;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]

@@ -1054,7 +1054,9 @@ pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
     let mut operator = Daemon::new(place, &runtime, 9, 60_000);
     let lease = one.acquire(1);
-    let first = operator.plan_switch(regional(1), 0);
+    // Without a region: that would be for good.
+    let other: CellFormat = "other(1577836800000,1,41,0,1,10,11)".parse().expect("a format");
+    let first = operator.plan_switch(other, 0);
     operator.switch(&first).expect("switched");
     eventually_true(PATIENCE, "its moment has passed", || host_clock() > first.at);
     let classic = CellFormat::new(CLASSIC, None).expect("a worker format");
@@ -1063,7 +1065,7 @@ pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
     let snapshot = runtime.block_on(one.store.read()).expect("read");
     assert_eq!(
         snapshot.cell.worker_format,
-        format!("regional/1; classic from {}", second.at.0)
+        format!("{other}; classic from {}", second.at.0)
     );
     assert_eq!(snapshot.cell.min_floor, first.at);
     assert!(

@@ -276,6 +276,7 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     }
     let good_clock = anchor(call, 11)?;
     pin_cell(shared, cell_id)?;
+    pin_region(lease.plan.as_ref())?;
     let installed = install_locked(shared, &lease, cell_id, good_clock);
     Ok(pg_sys::Datum::from(installed.map_err(|refused| {
         refused.into_error(shared, cell_id, &lease)
@@ -292,6 +293,21 @@ fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
         None => cell::remember(cell_id).map_err(|error| Error::CellNotKept {
             reason: error.to_string(),
         }),
+    }
+}
+
+/// Remember the region that the cell has claimed before anything is minted by the plan that says so, or refuse another one.
+fn pin_region(plan: Option<&FormatPlan>) -> Result<(), Error> {
+    // Shards have no region.
+    let Some(plan) = plan else { return Ok(()) };
+    let not_kept = |error: std::io::Error| Error::CellNotKept {
+        reason: error.to_string(),
+    };
+    match (cell::region().map_err(not_kept)?, plan.region()) {
+        (None, None) => Ok(()),
+        (None, Some(claimed)) => cell::remember_region(claimed).map_err(not_kept),
+        (Some(remembered), claimed) if claimed == Some(remembered) => Ok(()),
+        (Some(remembered), offered) => Err(Error::OtherRegion { remembered, offered }),
     }
 }
 
@@ -417,6 +433,7 @@ fn extend_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     let ceiling = UnixMs(unsigned(call, 7, "ceiling_ms")?).min(latest);
     let deadline = BootMs(unsigned(call, 8, "deadline_ms")?);
     let good_clock = anchor(call, 9)?;
+    pin_region(plan.as_ref())?;
     let extended = extend_locked(shared, &named, plan.as_ref(), (ceiling, deadline), good_clock);
     Ok(pg_sys::Datum::from(extended.map_err(|refused| {
         plan_refused(shared, plan.as_ref(), refused)

@@ -1,6 +1,6 @@
 //! `idgenctl epoch`.
 
-use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for};
+use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for, with_state};
 use clap::Subcommand;
 use idgen_daemon::error::Result;
 use idgen_daemon::operator::epoch::{self, EpochStatus, Order};
@@ -9,6 +9,7 @@ use idgen_daemon::operator::epoch::{self, EpochStatus, Order};
 pub enum EpochCommand {
     /// Show the epoch, the identity of the store, whether it is sealed and why, and what an advance would do. Ends
     /// with 3 when it is sealed.
+    #[command(after_help = "Example:\n  idgenctl epoch show --config /etc/idgend.toml")]
     Show {
         #[command(flatten)]
         cell: CellArguments,
@@ -16,6 +17,9 @@ pub enum EpochCommand {
     /// Open a store that was restored, promoted or moved: the cell begins a new epoch in it. Workers mint again at
     /// once, from the other half of their numbers; shards when all that was lost has run out. Refused while the
     /// store is not sealed, and twice within the time that the longest window takes.
+    #[command(
+        after_help = "Example:\n  idgenctl epoch advance --config /etc/idgend.toml --identity etcd/cdf818194e3a8c32 --reason 'restored after the disk failure'"
+    )]
     Advance {
         #[command(flatten)]
         cell: CellArguments,
@@ -40,7 +44,8 @@ impl EpochCommand {
         match self {
             Self::Show { cell } => {
                 let status = wait_for(epoch::show(&cell.load()?))??;
-                cell.output.show(&status, EpochStatus::to_string)?;
+                cell.output
+                    .show(&status, |status| with_state(status.to_string(), status.is_open()))?;
                 Ok(Ended::unless(status.is_open()))
             }
             Self::Advance {

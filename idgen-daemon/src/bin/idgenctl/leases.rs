@@ -10,6 +10,7 @@ use idgen_daemon::operator::leases::{self, Leases};
 pub enum LeasesCommand {
     /// Show every worker and shard that is not free: state, holder, token, ceiling. Works on a sealed store too, and
     /// names the holders of another epoch, such as those of an old primary. Asks the store, not the servers.
+    #[command(after_help = "Example:\n  idgenctl leases list --config /etc/idgend.toml --class worker")]
     List {
         #[command(flatten)]
         cell: CellArguments,

@@ -2,16 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod completions;
 mod epoch;
 mod format;
 mod leases;
 mod lock;
+mod region;
 mod shared;
 mod status;
 mod stripes;
+#[cfg(test)]
+mod tests;
 
 use clap::{Parser, Subcommand};
+use idgen_daemon::command_line;
 use idgen_daemon::error::Result;
+use idgen_daemon::secret::tell_panics_redacted;
 use idgen_daemon::tls::install_provider;
 use shared::Ended;
 use std::process::ExitCode;
@@ -22,7 +28,8 @@ use std::process::ExitCode;
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
     after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused, \
-                  4 inconclusive (a lock was lost)."
+                  4 inconclusive (a lock was lost).\n\
+                  Every command has an example: idgenctl COMMAND --help."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -39,6 +46,9 @@ enum Command {
     /// The format of the ids that the workers of a cell mint.
     #[command(subcommand)]
     Format(format::FormatCommand),
+    /// The region of a cell, which all its ids carry from some moment on.
+    #[command(subcommand)]
+    Region(region::RegionCommand),
     /// The epoch of a cell: whether its lease store is sealed, and how it is opened.
     #[command(subcommand)]
     Epoch(epoch::EpochCommand),
@@ -51,6 +61,8 @@ enum Command {
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
+    /// Write a script that lets a shell complete the arguments.
+    Completions(completions::CompletionsArguments),
 }
 
 impl Command {
@@ -59,17 +71,24 @@ impl Command {
             Self::Status(status) => status.run(),
             Self::Clock(command) => command.run(),
             Self::Format(command) => command.run(),
+            Self::Region(command) => command.run(),
             Self::Epoch(command) => command.run(),
             Self::Leases(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Lock(command) => command.run(),
+            Self::Completions(completions) => completions.run(),
         }
     }
 }
 
 fn main() -> ExitCode {
+    tell_panics_redacted();
     install_provider();
-    match Arguments::parse().command.run() {
+    let arguments = match command_line::parse::<Arguments>() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match arguments.command.run() {
         Ok(Ended::Ours(exit)) => exit.into(),
         Ok(Ended::As(code)) => code.into(),
         Err(error) => {

@@ -59,7 +59,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 pub use self::beacons::EtcdBeacons;
-pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
+pub use self::link::{EtcdSecurity, EtcdUser, Password};
 pub use self::orders::EtcdOrders;
 
 type Result<T> = std::result::Result<T, StoreError>;

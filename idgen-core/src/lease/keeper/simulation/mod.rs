@@ -17,7 +17,7 @@ use self::node::Node;
 use self::store::Ground;
 use super::*;
 use crate::clock::UnixMs;
-use crate::format::{CLASSIC, CellFormat, FormatPlan, REGIONAL};
+use crate::format::{CLASSIC, CellFormat, FormatPlan};
 use crate::lease::class::Class;
 use crate::lease::ledger::{
     Cell, Holder, PlannedGrant, Row, Snapshot, Standing, settle_grant, settle_renewal,

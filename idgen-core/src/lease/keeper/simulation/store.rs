@@ -93,8 +93,9 @@ impl Ground {
             return None;
         }
         let classic = CellFormat::new(CLASSIC, None).unwrap();
+        let other: CellFormat = "other(1577836800000,1,41,0,1,10,11)".parse().unwrap();
         let to = match self.format_at(self.wall()) {
-            format if format == classic => CellFormat::new(REGIONAL, Some(2)).unwrap(),
+            format if format == classic => other,
             _ => classic,
         };
         let window_ms = timing().window_ms();
