@@ -9,5 +9,6 @@ pub mod leases;
 pub mod lock;
 pub mod masters;
 pub mod region;
+pub mod revoke;
 mod store;
 pub mod stripes;

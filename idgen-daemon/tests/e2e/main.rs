@@ -65,6 +65,8 @@ mod region;
 #[cfg(test)]
 mod replication;
 #[cfg(test)]
+mod revoke;
+#[cfg(test)]
 mod seal;
 #[cfg(test)]
 mod secrets;
