@@ -142,6 +142,8 @@ pub enum Error {
     /// 58030
     CellNotKept { reason: String },
     /// 58030
+    RegionNotKept { reason: String },
+    /// 58030
     AnchorNotKept { reason: String },
     /// IG107
     AnchorDoubtful { file: String, reason: String },
@@ -441,6 +443,12 @@ impl Error {
                 "could not write the cell of this server to its data directory",
                 reason,
                 "No lease is opened before that; look at disk space and rights.",
+            ),
+            Self::RegionNotKept { reason } => report(
+                "58030",
+                "could not read or write the region of this server in its data directory",
+                reason,
+                "No lease is opened before that; look at disk space, rights, and the file.",
             ),
             Self::ContractVersion { offered } => report(
                 "IG106",

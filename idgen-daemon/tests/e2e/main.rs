@@ -67,6 +67,8 @@ mod replication;
 #[cfg(test)]
 mod revoke;
 #[cfg(test)]
+mod runbooks;
+#[cfg(test)]
 mod seal;
 #[cfg(test)]
 mod secrets;

@@ -300,7 +300,7 @@ fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
 fn pin_region(plan: Option<&FormatPlan>) -> Result<(), Error> {
     // Shards have no region.
     let Some(plan) = plan else { return Ok(()) };
-    let not_kept = |error: std::io::Error| Error::CellNotKept {
+    let not_kept = |error: std::io::Error| Error::RegionNotKept {
         reason: error.to_string(),
     };
     match (cell::region().map_err(not_kept)?, plan.region()) {

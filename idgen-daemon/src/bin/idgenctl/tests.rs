@@ -46,10 +46,10 @@ fn every_command_has_an_example_that_is_a_line_of_it() {
             .get_after_help()
             .unwrap_or_else(|| panic!("{name} has no example"))
             .to_string();
-        let example = help
-            .strip_prefix("Example:\n  ")
-            .unwrap_or_else(|| panic!("{name}: {help}"));
-        let example = example.lines().next().unwrap_or_default();
+        let Some(example) = help.strip_prefix("Example:") else {
+            panic!("{name}: {help}")
+        };
+        let example = example.trim_start().lines().next().unwrap_or_default();
         assert!(example.starts_with(&format!("{name} ")), "{name}: {example}");
         if let Err(error) = Arguments::command().try_get_matches_from(words(example)) {
             panic!("{example}: {error}");
