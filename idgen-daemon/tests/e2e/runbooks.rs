@@ -195,7 +195,7 @@ fn the_runbook_of_the_clock_alarm() {
         (0, "would be accepted; the clock was set by"),
         (0, "accepted; the clock was set by"),
     ]);
-    runbook.comes_to_say(&[(0, "good"), (0, "ready")]);
+    runbook.comes_to_say(&[(0, "idgen_clock_stepped"), (0, "ready")]);
     runbook.is_over();
 }
 

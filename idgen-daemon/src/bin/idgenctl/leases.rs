@@ -21,6 +21,7 @@ pub enum LeasesCommand {
         class: Option<Kind>,
     },
     /// Show one worker or shard: state, holder, token, ceiling, and what an operator has ordered last of a holder.
+    #[command(after_help = "Example:\n  idgenctl leases show worker/17 --config /etc/idgend.toml")]
     Show {
         #[command(flatten)]
         cell: CellArguments,
