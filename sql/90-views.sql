@@ -226,7 +226,8 @@ BEGIN
             idgen.fence_authority(uuid, integer)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
-        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon, idgen.shard_server, idgen.shard_place, idgen.shard_map_state TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);

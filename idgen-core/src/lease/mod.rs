@@ -18,6 +18,7 @@
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  trust    may a lease be taken from it by now?
 //!  order    an operator has a holder stop
+//!  assigned who is to have which shard, and who has it
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //!  events   what happened, from the log of the store, in a trail that shows what is missing or was changed
 //! ```
@@ -25,6 +26,7 @@
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
 pub mod anchor;
+pub mod assigned;
 pub mod class;
 pub mod epoch;
 pub mod events;
@@ -48,6 +50,7 @@ pub mod trust;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
+pub use assigned::{Assigned, Assignment, Holding, Place, PlaceState, Presence};
 pub use class::Class;
 pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
 pub use formats::PlansApart;
@@ -68,4 +71,4 @@ pub use token::{
 };
 pub use told::Told;
 pub use trust::{Applicant, Trust, Unsettled, Waits};
-pub use window::{Leased, Window};
+pub use window::{Leased, Tenancy, Window};

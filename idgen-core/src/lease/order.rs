@@ -10,6 +10,7 @@
 
 use super::class::Class;
 use super::token::{Identity, Token};
+use super::window::Tenancy;
 use crate::clock::UnixMs;
 use std::collections::BTreeMap;
 
@@ -49,10 +50,11 @@ impl Orders {
         *known = token.max(*known);
     }
 
-    /// Does one of them stand against a lease of these identities?
+    /// The token of one of these that an order stands against. The lease that they are ends, all of it.
     #[must_use]
-    pub fn stand_against(&self, token: Token, mut identities: impl Iterator<Item = Identity>) -> bool {
-        identities.any(|identity| self.0.get(&identity) == Some(&token))
+    pub fn against(&self, leased: &[Tenancy]) -> Option<Token> {
+        let is_ordered = |tenancy: &&Tenancy| self.0.get(&tenancy.identity) == Some(&tenancy.token);
+        leased.iter().find(is_ordered).map(|tenancy| tenancy.token)
     }
 }
 
@@ -70,6 +72,7 @@ impl FromIterator<(Identity, Token)> for Orders {
 mod tests {
     use super::*;
     use crate::lease::token::{Epoch, Revision};
+    use crate::lease::window::{Leased, Window};
     use proptest::prelude::*;
 
     fn token(epoch: u64, revision: u64) -> Token {
@@ -79,11 +82,24 @@ mod tests {
         }
     }
 
+    fn lease(token: Token, identities: &[u16]) -> Vec<Tenancy> {
+        let window = Window {
+            floor: UnixMs(1),
+            ceiling: UnixMs(2),
+        };
+        let leased = identities.iter().map(|identity| Leased {
+            identity: Identity(*identity),
+            window,
+        });
+        leased
+            .map(|leased| Tenancy::new(leased, token, Revision(9)))
+            .collect()
+    }
+
     #[test]
     fn an_order_is_against_one_lease_and_not_the_next() {
         let orders: Orders = [(Identity(7), token(0, 5))].into_iter().collect();
-        let against =
-            |token, identities: &[u16]| orders.stand_against(token, identities.iter().copied().map(Identity));
+        let against = |token, identities: &[u16]| orders.against(&lease(token, identities)).is_some();
         assert!(against(token(0, 5), &[6, 7]), "one of a lease is enough");
         assert!(!against(token(0, 6), &[7]), "the next lease");
         assert!(!against(token(1, 5), &[7]), "another epoch");
@@ -98,8 +114,8 @@ mod tests {
             let heard: Orders = revisions.iter().map(|revision| (Identity(1), token(0, *revision))).collect();
             revisions.sort_unstable();
             for revision in 0..50 {
-                let stands = heard.stand_against(token(0, revision), [Identity(1)].into_iter());
-                prop_assert_eq!(stands, Some(&revision) == revisions.last());
+                let stands = heard.against(&lease(token(0, revision), &[1]));
+                prop_assert_eq!(stands.is_some(), Some(&revision) == revisions.last());
             }
         }
     }

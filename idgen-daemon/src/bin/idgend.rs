@@ -10,8 +10,9 @@ use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, OrdersHeard, Report,
-    Shown, accept_channel, ask_for_ever, hear_orders, listen, order_channel,
+    AcceptRequests, AnyShards, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, MapFeeder,
+    OrdersHeard, Report, ShardBoard, ShardList, ShardWatch, ShardWatchConfig, Shown, accept_channel,
+    ask_for_ever, hear_orders, listen, order_channel, shards_of,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
@@ -139,10 +140,12 @@ async fn supervise(config: Config) -> Result<()> {
     let listener = config.http_listen.map(http::bind).transpose()?;
     let clock = watch_clocks(&mut supervisor, &config, holder.instance, &stop).await;
     let (mut reports, mut clocks, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
+    let mut shards = None;
     for leases in &config.classes {
         let class = leases.class;
         let (accept, accepts) = accept_channel();
         let (post, orders) = order_channel();
+        let (list, follows) = watch::channel::<ShardList>(None);
         let keeper = KeeperConfig {
             poll: config.postgres.poll,
             class: leases.clone(),
@@ -153,10 +156,15 @@ async fn supervise(config: Config) -> Result<()> {
                 ..clock.clone()
             },
             reach: config.store.reach(),
+            list: (class == Class::Shard).then_some(follows),
         };
         let (metrics, stop) = (metrics.of(class), stop.clone());
         let heard = Told { accepts, orders };
         let reported = spawn_keeper(&mut supervisor, &config, keeper, heard, metrics, stop);
+        if class == Class::Shard {
+            let followed = (reported.clone(), list);
+            shards = Some(spawn_shards(&mut supervisor, &config, leases, &holder, followed));
+        }
         reports.push((class, reported));
         listeners.push((class, post));
         clocks.push((class, accept));
@@ -180,6 +188,7 @@ async fn supervise(config: Config) -> Result<()> {
         let pages = Pages {
             reports,
             authority: board,
+            shards,
             metrics,
             clocks,
         };
@@ -269,6 +278,40 @@ fn spawn_keeper(
         }
     }
     reported
+}
+
+/// Starts what follows who is to have which shard, and what writes that down for clients; returns where it can be read.
+fn spawn_shards(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    leases: &ClassConfig,
+    holder: &HolderName,
+    (report, list): (watch::Receiver<Report>, watch::Sender<ShardList>),
+) -> ShardBoard {
+    let board = ShardBoard::new();
+    let watch = ShardWatchConfig {
+        server: holder.name.clone(),
+        instance: holder.instance,
+        address: config.shard_address.clone(),
+        configured: leases.wanted.listed().to_vec(),
+        room: config.store.shard_room(),
+        timing: leases.timing,
+    };
+    let stop = supervisor.stop();
+    let period = Duration::from_millis(leases.timing.period_ms());
+    match shards_of(&config.store, period) {
+        AnyShards::Postgres(feed) => {
+            let watch = ShardWatch::new(watch, *feed, report, list, board.clone());
+            supervisor.spawn_essential("shards", watch.run(stop.clone()));
+        }
+        AnyShards::Etcd(feed) => {
+            let watch = ShardWatch::new(watch, *feed, report, list, board.clone());
+            supervisor.spawn_essential("shards", watch.run(stop.clone()));
+        }
+    }
+    let feeder = MapFeeder::new(config.postgres.clone(), board.clone());
+    supervisor.spawn_essential("shard map", feeder.run(stop));
+    board
 }
 
 /// Starts what keeps the authority over segments, where that is leased; returns where it reports.

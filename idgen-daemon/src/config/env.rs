@@ -68,6 +68,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
             let items = list(&value).into_iter().map(RawShard::Range);
             raw.shards.ids = Some(items.collect());
         }
+        "SHARDS__ADDRESS" => raw.shards.address = Some(value),
         "SHARDS__TTL_MS" => raw.shards.ttl_ms = Some(number(&value)?),
         "SHARDS__WINDOW_MS" => raw.shards.window_ms = Some(number(&value)?),
         "SHARDS__PERIOD_MS" => raw.shards.period_ms = Some(number(&value)?),

@@ -15,7 +15,7 @@ use self::authority::RawAuthority;
 use self::clock::RawClock;
 use self::locks::RawLock;
 use crate::error::{Error, Result};
-use crate::lease::{EtcdSecurity, ranges};
+use crate::lease::{EtcdSecurity, identities_at_once, ranges};
 use crate::postgres::PostgresUrl;
 use crate::secret::Secret;
 use crate::tls::{Source, TlsFiles};
@@ -45,6 +45,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
+    /// Where clients find the shards of this server; empty: not said.
+    pub shard_address: String,
     /// Times of the leases that make the server the authority of its segments; `None`: that is not leased.
     pub authority: Option<Timing>,
     /// What commands may run under a lock, by the names of the classes.
@@ -62,7 +64,7 @@ pub struct Config {
 pub struct ClassConfig {
     /// Which class.
     pub class: Class,
-    /// Which identities of it; never none.
+    /// Which identities of it. Of shards perhaps none: some may be moved to this server.
     pub wanted: Wanted,
     /// TTL, window, period and margin.
     pub timing: Timing,
@@ -107,6 +109,16 @@ pub enum StoreConfig {
 }
 
 impl StoreConfig {
+    /// How many shards a server can lease in it.
+    #[must_use]
+    pub fn shard_room(&self) -> usize {
+        let all = usize::from(Class::Shard.size());
+        match self {
+            Self::Postgres { .. } => all,
+            Self::Etcd { txn_ops_max, .. } => identities_at_once(*txn_ops_max).min(all),
+        }
+    }
+
     /// How it is reached.
     #[must_use]
     pub fn reach(&self) -> Reach {
@@ -190,6 +202,7 @@ struct RawWorkers {
 #[serde(deny_unknown_fields, default)]
 struct RawShards {
     ids: Option<Vec<RawShard>>,
+    address: Option<String>,
     ttl_ms: Option<u64>,
     window_ms: Option<u64>,
     period_ms: Option<u64>,
@@ -321,6 +334,7 @@ impl RawConfig {
             postgres,
             store,
             classes,
+            shard_address: self.shards.address.unwrap_or_default(),
             authority,
             locks,
             clock,
@@ -386,7 +400,7 @@ fn check_classes(workers: &RawWorkers, shards: &RawShards, store: &StoreConfig) 
         .into_iter()
         .flatten()
         .collect();
-    if classes.is_empty() {
+    if classes.iter().all(|class| class.wanted.count() == 0) {
         return Err("workers.count = 0 and shards.ids is empty: there is nothing to lease".into());
     }
     Ok(classes)
@@ -419,7 +433,8 @@ impl RawShards {
         let count = identities.len();
         etcd::check_count(store, count).map_err(|why| format!("shards.ids names {count} shards: {why}"))?;
         let timing = check_timing(Class::Shard, store, [self.ttl_ms, self.window_ms, self.period_ms])?;
-        Ok((count > 0).then_some(ClassConfig {
+        // A list without any says that some may come.
+        Ok(self.ids.is_some().then_some(ClassConfig {
             class: Class::Shard,
             wanted: Wanted::Listed(identities),
             timing,

@@ -17,6 +17,7 @@ mod report;
 #[cfg(test)]
 mod schedules;
 mod server;
+mod shards;
 mod store;
 mod store_etcd;
 #[cfg(test)]
@@ -25,25 +26,31 @@ pub(crate) mod store_memory;
 mod store_named;
 mod store_orders;
 mod store_postgres;
+mod store_shards;
 
 pub use beacons::{Beacon, Heard, Shown};
 pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
     host_clock,
 };
-pub use keeper::{Keeper, KeeperConfig};
-pub use open::{AnyStore, listen};
+pub use keeper::{Keeper, KeeperConfig, ShardList};
+pub use open::{AnyShards, AnyStore, listen, shards_of};
 pub use orders::{Listeners, OrderPost, OrdersHeard, hear_orders, order_channel};
 pub(crate) use pinned::Pinned;
 pub use report::Report;
 pub use server::{Connect, MintingServer};
+pub(crate) use shards::place_json;
+pub use shards::{MapFeeder, ShardBoard, ShardMap, ShardWatch, ShardWatchConfig};
 pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };
-pub use store_etcd::{EtcdConfig, EtcdSecurity, EtcdStore, EtcdUser, Password, identities_at_once};
+pub use store_etcd::{
+    EtcdConfig, EtcdSecurity, EtcdShards, EtcdStore, EtcdUser, Password, identities_at_once,
+};
 pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
 pub use store_orders::OrderStore;
-pub use store_postgres::{PostgresStore, PostgresStoreConfig};
+pub use store_postgres::{PostgresShards, PostgresStore, PostgresStoreConfig};
+pub use store_shards::{AssignmentStore, RECORDS_AT_ONCE, Reassignment, ShardFeed, ShardLook};
 
 #[cfg(fuzzing)]
 pub use store_etcd::fuzzing;

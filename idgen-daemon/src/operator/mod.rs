@@ -10,5 +10,6 @@ pub mod lock;
 pub mod masters;
 pub mod region;
 pub mod revoke;
+pub mod shards;
 mod store;
 pub mod stripes;

@@ -95,6 +95,8 @@ mod server;
 #[cfg(test)]
 mod shard;
 #[cfg(test)]
+mod shard_moves;
+#[cfg(test)]
 mod sqlstates;
 #[cfg(test)]
 mod store;

@@ -257,6 +257,23 @@ fn the_runbook_of_a_pool_that_is_nearly_full() {
 }
 
 #[test]
+fn the_runbook_of_shards_that_must_move() {
+    let servers = Server::several(2);
+    let options = |n: usize, name: &str, ids: &str| {
+        let options = DaemonOptions::new(&servers[n]).store(Store::on(&servers[1]));
+        options.name(name).ttl_ms(4_000).shards(ids)
+    };
+    let first = options(0, "db-a", "5, 6").start();
+    let mut second = options(1, "db-b", "7").start();
+    let runbook = Runbook::open("the shards of a server must move", &servers[1], &mut second);
+    runbook.comes_to_say(&[(0, "db-a"), (0, "(3 rows)")]);
+    first.kill();
+    runbook.says(&[(0, "moved in ")]);
+    runbook.comes_to_say(&[(0, "3|t")]);
+    runbook.is_over();
+}
+
+#[test]
 fn the_runbook_of_a_lock_that_is_stuck() {
     let (server, files) = (Server::start(), Scratch::new("stuck"));
     let mut daemon = DaemonOptions::new(&server)

@@ -5,6 +5,8 @@
 //! Postgres needs no extension here: the store is tables and one SQL function.
 
 #[cfg(test)]
+mod assignments;
+#[cfg(test)]
 #[path = "../e2e/kit/mod.rs"]
 #[allow(
     dead_code,
@@ -116,6 +118,16 @@ macro_rules! conformance {
         #[test]
         fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice() {
             rules::a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(&$place);
+        }
+
+        #[test]
+        fn records_are_written_together_and_only_over_what_was_seen() {
+            crate::assignments::records_are_written_together_and_only_over_what_was_seen(&$place);
+        }
+
+        #[test]
+        fn shards_come_and_go_one_by_one_under_tokens_of_their_own() {
+            rules::shards_come_and_go_one_by_one_under_tokens_of_their_own(&$place);
         }
 
         #[test]

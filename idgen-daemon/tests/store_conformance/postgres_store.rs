@@ -28,6 +28,7 @@ impl Tables {
         sql::run(&mut client, include_str!("../../../sql/20-store.sql"));
         sql::run(&mut client, include_str!("../../../sql/22-store-named.sql"));
         sql::run(&mut client, include_str!("../../../sql/24-store-orders.sql"));
+        sql::run(&mut client, include_str!("../../../sql/26-store-shards.sql"));
         Self {
             server,
             backends: Vec::new(),

@@ -8,6 +8,7 @@ mod format;
 mod leases;
 mod lock;
 mod region;
+mod shards;
 mod shared;
 mod status;
 mod stripes;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
     after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused, \
-                  4 inconclusive (a lock was lost).\n\
+                  4 inconclusive (a lock was lost, a move is not done in time).\n\
                   Every command has an example: idgenctl COMMAND --help."
 )]
 struct Arguments {
@@ -58,6 +59,9 @@ enum Command {
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
+    /// Which server has which shard; shards are moved while all servers mint.
+    #[command(subcommand)]
+    Shards(shards::ShardsCommand),
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
@@ -75,6 +79,7 @@ impl Command {
             Self::Epoch(command) => command.run(),
             Self::Leases(command) => command.run(),
             Self::Stripes(command) => command.run(),
+            Self::Shards(command) => command.run(),
             Self::Lock(command) => command.run(),
             Self::Completions(completions) => completions.run(),
         }

@@ -23,16 +23,19 @@
 mod beacons;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod leases;
 mod link;
 mod look;
 mod named;
 mod orders;
 mod pins;
+mod shards;
 mod stripes;
 mod value;
 mod watch;
 
 use self::beacons::BeaconValue;
+use self::leases::EtcdLease;
 use self::link::{Effect, Link};
 use self::look::header_of;
 use self::named::SeenName;
@@ -50,9 +53,9 @@ use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{
     AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Orders, Revision,
-    Snapshot, Survey, SwitchPlan, Token,
+    Snapshot, Survey, SwitchPlan, Tenancy, Token,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -61,6 +64,7 @@ use uuid::Uuid;
 pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password};
 pub use self::orders::EtcdOrders;
+pub use self::shards::EtcdShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -111,8 +115,9 @@ pub struct EtcdStore {
     /// What operators have ordered, and the revision of the store that it was looked for at.
     orders: Orders,
     orders_seen: i64,
-    /// The etcd lease that the holder keys are on.
-    lease_id: Option<i64>,
+    /// The etcd leases that holder keys of ours are on, and which. More than one between a grant beside others and the
+    /// renewal that moves all keys onto one.
+    leases: BTreeMap<i64, BTreeSet<Identity>>,
     /// The etcd leases of named leases.
     named_leases: BTreeMap<LeaseName, i64>,
     /// Names as last seen.
@@ -120,12 +125,6 @@ pub struct EtcdStore {
     revokes: JoinSet<()>,
     /// What is told the other servers beside the leases.
     shown: Shown,
-}
-
-#[derive(Clone, Copy)]
-struct EtcdLease {
-    id: i64,
-    ttl_ms: u64,
 }
 
 impl EtcdStore {
@@ -146,7 +145,7 @@ impl EtcdStore {
             shards: (0, 0),
             orders: Orders::new(),
             orders_seen: 0,
-            lease_id: None,
+            leases: BTreeMap::new(),
             named_leases: BTreeMap::new(),
             names: BTreeMap::new(),
             revokes: JoinSet::new(),
@@ -190,38 +189,11 @@ impl EtcdStore {
         self.link.request(effect, request).await
     }
 
-    /// A new etcd lease. What the server grants counts, not what was asked for.
-    async fn new_lease(&mut self) -> Result<EtcdLease> {
-        let mut leases = self.client().await?.lease_client();
-        let ttl_s = i64::try_from(self.config.ttl_ms / 1_000).unwrap_or(i64::MAX);
-        let answer = self.request(Effect::None, leases.grant(ttl_s, None)).await?;
-        let ttl_s = u64::try_from(answer.ttl()).unwrap_or(0);
-        Ok(EtcdLease {
-            id: answer.id(),
-            ttl_ms: ttl_s.saturating_mul(1_000),
-        })
-    }
-
-    /// In the background: a lease that is not revoked expires all the same.
-    async fn revoke(&mut self, lease_id: i64) {
-        while self.revokes.try_join_next().is_some() {}
-        let Ok(client) = self.client().await else { return };
-        let mut leases = client.lease_client();
-        let limit = self.config.request_timeout;
-        self.revokes.spawn(async move {
-            if !matches!(
-                tokio::time::timeout(limit, leases.revoke(lease_id)).await,
-                Ok(Ok(_))
-            ) {
-                tracing::debug!(lease_id, "an etcd lease was not revoked; it expires");
-            }
-        });
-    }
-
     /// Runs a guarded transaction that puts holder keys on a new lease.
     async fn commit(
         &mut self,
         lease: EtcdLease,
+        identities: BTreeSet<Identity>,
         guards: Vec<Compare>,
         mut puts: Vec<TxnOp>,
     ) -> Result<Committed> {
@@ -229,9 +201,8 @@ impl EtcdStore {
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
-                if let Some(old) = self.lease_id.replace(lease.id) {
-                    self.revoke(old).await;
-                }
+                self.leave_leases(&identities).await;
+                self.leases.insert(lease.id, identities);
             }
             // It may carry holder keys now; the next look tells.
             Err(error) if error.kind == StoreErrorKind::Unknown => {}
@@ -435,24 +406,33 @@ impl LeaseStore for EtcdStore {
             guards.push(guard);
             puts.push(put);
         }
-        self.commit(lease, guards, puts).await
+        let identities = plan
+            .grants
+            .iter()
+            .map(|planned| planned.leased.identity)
+            .collect();
+        self.commit(lease, identities, guards, puts).await
     }
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
-        self.check_cell((renewal.token.epoch, renewal.epoch_nonce), &renewal.formats)?;
-        let identities = renewal.leased.iter().map(|leased| leased.identity);
-        if self.orders.stand_against(renewal.token, identities) {
+        self.check_cell((renewal.epoch, renewal.epoch_nonce), &renewal.formats)?;
+        if self.orders.against(&renewal.leased).is_some() {
             return Err(ordered());
         }
-        self.raise_ceilings(renewal.leased.iter().copied())?;
+        self.raise_ceilings(renewal.leased.iter().map(Tenancy::leased))?;
         let lease = self.new_lease().await?;
         let mut guards = vec![self.cell_unchanged(), self.no_new_order()];
         let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
-        for leased in &renewal.leased {
-            guards.extend(self.held_unchanged(leased.identity, renewal.token, renewal.guard)?);
-            puts.extend(self.puts(*leased, renewal.token.epoch, renewal.boot_id, lease)?);
+        for tenancy in &renewal.leased {
+            guards.extend(self.held_unchanged(tenancy.identity, tenancy.token, tenancy.guard)?);
+            puts.extend(self.puts(tenancy.leased(), renewal.epoch, renewal.boot_id, lease)?);
         }
-        self.commit(lease, guards, puts).await
+        // Whatever else was on a lease of ours is not ours any more.
+        for keys in self.leases.values_mut() {
+            keys.retain(|identity| renewal.leased.iter().any(|tenancy| tenancy.identity == *identity));
+        }
+        let identities = renewal.leased.iter().map(|tenancy| tenancy.identity).collect();
+        self.commit(lease, identities, guards, puts).await
     }
 
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
@@ -486,9 +466,8 @@ impl LeaseStore for EtcdStore {
             deletes.push(TxnOp::delete(self.keys.holder(identity), None));
         }
         let exact = self.release_exactly(guards, exact_ends, deletes).await?;
-        if let Some(lease_id) = self.lease_id.take() {
-            self.revoke(lease_id).await;
-        }
+        self.leave_leases(&released.iter().map(|mark| mark.claim.identity).collect())
+            .await;
         Ok(if exact { released } else { Vec::new() })
     }
 

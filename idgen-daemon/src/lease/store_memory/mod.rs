@@ -6,14 +6,15 @@
 
 mod named;
 mod orders;
+mod shards;
 mod store;
 
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
+    AdvancePlan, Assignment, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity,
+    InstanceId, Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use idgen_daemon::lease::{
     Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
@@ -59,6 +60,7 @@ struct Books {
     history: Vec<EpochChange>,
     names: Names,
     orders: BTreeMap<(Class, Identity), Order>,
+    assignments: BTreeMap<Identity, Assignment>,
 }
 
 #[derive(Clone, Debug)]
@@ -416,21 +418,20 @@ impl Ground {
     }
 
     fn renew(&mut self, who: &Asker, renewal: &Renewal) -> Result<Committed> {
-        self.open_as(renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
+        self.open_as(renewal.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let now = self.now();
         let as_left = renewal.leased.iter().all(|leased| {
             let row = self.books.rows.get(&(who.class, leased.identity));
             row.is_some_and(|row| {
-                row.revision == renewal.guard
+                row.revision == leased.guard
                     && row.ceiling <= leased.window.ceiling
                     && row.lent.as_ref().is_some_and(|lent| {
                         lent.by.instance == who.holder.instance
-                            && (lent.token, lent.boot_id) == (renewal.token, renewal.boot_id)
+                            && (lent.token, lent.boot_id) == (leased.token, renewal.boot_id)
                     })
             })
         });
-        let identities = renewal.leased.iter().map(|leased| leased.identity);
-        let ordered = self.orders_of(who.class).stand_against(renewal.token, identities);
+        let ordered = self.orders_of(who.class).against(&renewal.leased).is_some();
         if !as_left || ordered {
             return refused(StoreErrorKind::Conflict, "not all rows are as expected");
         }
@@ -444,7 +445,7 @@ impl Ground {
             if let Some(lent) = &mut row.lent {
                 lent.expires_at = now.saturating_add(who.ttl_ms);
             }
-            let key = (who.class, leased.identity, renewal.token, renewal.boot_id);
+            let key = (who.class, leased.identity, leased.token, renewal.boot_id);
             if let Some(granted) = self.granted.get_mut(&key) {
                 granted.ceiling = granted.ceiling.max(leased.window.ceiling);
             }

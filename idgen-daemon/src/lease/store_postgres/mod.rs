@@ -10,6 +10,7 @@
 mod beacons;
 mod named;
 mod orders;
+mod shards;
 mod statements;
 
 use self::statements::{
@@ -34,6 +35,7 @@ use uuid::Uuid;
 
 pub use self::beacons::PostgresBeacons;
 pub use self::orders::PostgresOrders;
+pub use self::shards::PostgresShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -278,11 +280,14 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         let cell = begin(&session, self.expected).await?.cell;
-        check_cell(&cell, renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
+        check_cell(&cell, renewal.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
         let identities: Vec<i32> = leased.iter().map(|leased| i32::from(leased.identity.0)).collect();
         let ceilings = signed_all(leased.iter().map(|leased| leased.window.ceiling.0))?;
+        let epochs = signed_all(leased.iter().map(|leased| leased.token.epoch.0))?;
+        let tokens = signed_all(leased.iter().map(|leased| leased.token.revision.0))?;
+        let guards = signed_all(leased.iter().map(|leased| leased.guard.0))?;
         let renewed = session
             .execute(
                 RENEW,
@@ -293,9 +298,9 @@ impl LeaseStore for PostgresStore {
                     &ceilings,
                     &Uuid::from_u128(self.config.holder.instance.0),
                     &Uuid::from_u128(renewal.boot_id.0),
-                    &signed(renewal.token.epoch.0)?,
-                    &signed(renewal.token.revision.0)?,
-                    &signed(renewal.guard.0)?,
+                    &epochs,
+                    &tokens,
+                    &guards,
                     &self.config.class.name(),
                 ],
             )

@@ -140,7 +140,7 @@ impl Stand {
             let (identity, window) = (leased.identity, leased.window);
             let claim = Claim {
                 identity,
-                token: held.token,
+                token: leased.token,
             };
             if let Some((other, theirs, until)) = book.open.get(&identity).copied()
                 && other != self.instance
@@ -160,7 +160,7 @@ impl Stand {
             }
             book.open.insert(identity, (self.instance, claim, held.deadline));
             let slot = Slot {
-                token: held.token,
+                token: leased.token,
                 ceiling: window.ceiling,
                 open: true,
             };
@@ -403,6 +403,7 @@ impl Fleet {
             holder,
             clock: ClockInputs::unchecked(),
             reach: REACH,
+            list: None,
         };
         let (sender, report) = watch::channel(Report::starting(self.workers, POLL));
         let (_, accepts) = accept_channel();
