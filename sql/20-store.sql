@@ -16,6 +16,7 @@ CREATE TABLE idgen.cell (
     revision          bigint  NOT NULL DEFAULT 0,
     sealed_reason     text,
     sealed_at         timestamptz,
+    approvals_needed  integer CHECK (approvals_needed IN (1, 2)),
     system_identifier bigint  NOT NULL,
     timeline          integer NOT NULL,
     database_oid      oid     NOT NULL,
@@ -36,6 +37,7 @@ COMMENT ON COLUMN idgen.cell.shard_min_floor_ms IS 'No window of a shard begins 
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
 COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until somebody runs idgenctl epoch advance, and this says why.';
 COMMENT ON COLUMN idgen.cell.sealed_at IS 'When the reason was written: idgenctl epoch advance gives every daemon the time to tell which epochs it knows.';
+COMMENT ON COLUMN idgen.cell.approvals_needed IS 'How many different people have to approve an advance of the epoch. NULL: two as soon as there are two approvers, else one. Changed by idgenctl approvals need only.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
 COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';

@@ -229,6 +229,8 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon, idgen.shard_server, idgen.shard_place, idgen.shard_map_state TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
+        GRANT SELECT, INSERT, UPDATE (done_at, outcome) ON idgen.request TO %1$I;
+        GRANT SELECT ON idgen.approval, idgen.approver TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END

@@ -19,6 +19,7 @@ ALTER TABLE idgen.cell
     ADD COLUMN formats_known text[] NOT NULL DEFAULT '{}',
     ADD COLUMN shard_min_floor_ms bigint NOT NULL DEFAULT 0,
     ADD COLUMN sealed_at timestamptz,
+    ADD COLUMN approvals_needed integer CHECK (approvals_needed IN (1, 2)),
     DROP COLUMN region;
 ALTER TABLE idgen.lease SET (fillfactor = 40);
 

@@ -56,6 +56,16 @@ DROP TABLE reached_serial;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');
+-- An approval is for the text that is there, by whoever has logged in and is an approver.
+INSERT INTO idgen.request (request_id, ask, expires_at) VALUES ('00000000-0000-0000-0000-000000000001', 'a text', 'infinity');
+SELECT idgen.grant_approver('idgen_reached');
+SELECT pg_temp.refusal('SELECT idgen.approve(''00000000-0000-0000-0000-000000000001'', sha256(''a text''))') AS superuser;
+SET SESSION AUTHORIZATION idgen_reached;
+SELECT idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')), idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')) AS again;
+RESET SESSION AUTHORIZATION;
+SELECT approver, ask_sha256 = sha256('a text') AS of_the_text FROM idgen.approval;
+SELECT idgen.revoke_approver('idgen_reached');
+SELECT count(*) FROM idgen.approver;
 SELECT count(*) FROM idgen.store_identity();
 SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch, s.token_revision, c.wall_ms, c.boottime_ms, NULL, NULL) AS extended
   FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;

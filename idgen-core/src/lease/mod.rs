@@ -19,6 +19,7 @@
 //!  trust    may a lease be taken from it by now?
 //!  order    an operator has a holder stop
 //!  assigned who is to have which shard, and who has it
+//!  order    an operator has a holder stop               approval  what needs two people
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //!  events   what happened, from the log of the store, in a trail that shows what is missing or was changed
 //! ```
@@ -26,6 +27,7 @@
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
 pub mod anchor;
+pub mod approval;
 pub mod assigned;
 pub mod class;
 pub mod epoch;

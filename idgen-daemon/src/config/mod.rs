@@ -5,6 +5,7 @@
 
 mod authority;
 mod clock;
+mod credentials;
 mod env;
 mod etcd;
 mod locks;
@@ -29,6 +30,7 @@ use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 pub use self::clock::ClockConfig;
+pub use self::credentials::Credentials;
 pub use self::locks::LockClass;
 
 /// Workers per server at most: with more a single server would take more than an eighth of the half of

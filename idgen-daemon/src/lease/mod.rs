@@ -4,6 +4,7 @@
 //! [`Keeper`] talks to the server that mints and asks the core what to do; its [`desk`](self) carries
 //! one request at a time to the [`LeaseStore`], so that a slow store never delays a look at the server.
 
+mod approver;
 mod beacons;
 mod clock;
 mod desk;
@@ -14,6 +15,7 @@ mod orders;
 mod pinned;
 pub(crate) mod ranges;
 mod report;
+mod requests;
 #[cfg(test)]
 mod schedules;
 mod server;
@@ -26,8 +28,10 @@ pub(crate) mod store_memory;
 mod store_named;
 mod store_orders;
 mod store_postgres;
+mod store_requests;
 mod store_shards;
 
+pub use approver::AnyApprover;
 pub use beacons::{Beacon, Heard, Shown};
 pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
@@ -45,11 +49,12 @@ pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };
 pub use store_etcd::{
-    EtcdConfig, EtcdSecurity, EtcdShards, EtcdStore, EtcdUser, Password, identities_at_once,
+    EtcdApprover, EtcdConfig, EtcdSecurity, EtcdShards, EtcdStore, EtcdUser, Password, identities_at_once,
 };
 pub use store_named::{CEILING_KEY_BYTES_MAX, CEILINGS_AT_ONCE, NamedStore, StripeStore};
 pub use store_orders::OrderStore;
-pub use store_postgres::{PostgresShards, PostgresStore, PostgresStoreConfig};
+pub use store_postgres::{PostgresApprover, PostgresShards, PostgresStore, PostgresStoreConfig};
+pub use store_requests::{Asked, RequestStore};
 pub use store_shards::{AssignmentStore, RECORDS_AT_ONCE, Reassignment, ShardFeed, ShardLook};
 
 #[cfg(fuzzing)]

@@ -1,6 +1,7 @@
 //! What `idgenctl` shows of a lease store, and what it changes: the clock that a daemon believes, the format of a cell,
 //! its epoch, and the locks that commands run under.
 
+pub mod approvals;
 pub mod clock;
 pub mod consent;
 pub mod epoch;

@@ -19,6 +19,8 @@ mod kit;
 #[cfg(test)]
 mod adopt;
 #[cfg(test)]
+mod approvals;
+#[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod clock;

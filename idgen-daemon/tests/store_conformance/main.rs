@@ -19,6 +19,8 @@ mod names;
 #[cfg(test)]
 mod orders;
 #[cfg(test)]
+mod requests;
+#[cfg(test)]
 mod rules;
 
 /// All rules for one kind of place.
@@ -173,6 +175,16 @@ macro_rules! conformance {
         #[test]
         fn an_order_against_another_lease_changes_nothing() {
             crate::orders::an_order_against_another_lease_changes_nothing(&$place);
+        }
+
+        #[test]
+        fn what_people_have_approved_is_done_once_and_leaves_the_ceiling() {
+            crate::requests::what_people_have_approved_is_done_once_and_leaves_the_ceiling(&$place);
+        }
+
+        #[test]
+        fn how_many_are_needed_is_kept_by_the_cell() {
+            crate::requests::how_many_are_needed_is_kept_by_the_cell(&$place);
         }
 
         #[test]

@@ -4,6 +4,7 @@ use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::format::{CLASSIC, CellFormat, REGIONAL};
 use idgen_core::lease::Revision;
 use idgen_core::lease::anchor::Witness;
+use idgen_core::lease::approval::{Digest, RequestId};
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::window::FLOOR_LEAD_MS;
@@ -13,7 +14,7 @@ use idgen_core::lease::{
     TimingSpec, Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, Expected, HolderName, LeaseStore, OrderStore, Renewal, Seal, StoreErrorKind,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, RequestStore, Seal, StoreErrorKind,
     host_clock,
 };
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ pub const BOOT: BootId = BootId(11);
 
 /// A running store that many daemons can open.
 pub trait Place {
-    type Store: OrderStore;
+    type Store: RequestStore;
 
     /// The store of a class as one daemon sees it, with this TTL.
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
@@ -42,6 +43,8 @@ pub trait Place {
     fn advance_epoch(&self);
     /// Every lease ends now, whatever its TTL.
     fn expire(&self);
+    /// Somebody, whom the store knows by this name, approves the text with this digest.
+    fn approve(&self, who: &str, id: RequestId, digest: Digest);
     /// Until [`Place::thaw`], nobody answers.
     fn freeze(&mut self);
     fn thaw(&mut self);

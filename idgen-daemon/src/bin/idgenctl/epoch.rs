@@ -3,7 +3,9 @@
 use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for, with_state};
 use clap::Subcommand;
 use idgen_daemon::error::Result;
-use idgen_daemon::operator::epoch::{self, EpochStatus, Order};
+use idgen_daemon::operator::approvals::Shown;
+use idgen_daemon::operator::epoch::{self, Advanced, EpochStatus, Order};
+use std::time::Duration;
 
 #[derive(Subcommand)]
 pub enum EpochCommand {
@@ -34,6 +36,10 @@ pub enum EpochCommand {
         /// after a restart of Postgres.
         #[arg(long, value_name = "PLAN")]
         formats: Option<String>,
+        /// How long it may wait for approvals where the cell needs more than one person (idgenctl epoch show): then it is asked
+        /// for, and idgenctl approvals approve does it.
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+        expires: Duration,
         #[command(flatten)]
         consent: ConsentArguments,
     },
@@ -53,16 +59,20 @@ impl EpochCommand {
                 identity,
                 reason,
                 formats,
+                expires,
                 consent,
             } => {
                 let order = Order {
                     identity,
                     reason,
                     formats,
+                    expires,
                 };
                 let (consent, config) = (consent.consent()?, cell.load()?);
-                let change = wait_for(epoch::advance(&config, &order, consent))??;
-                cell.output.show_change(&change, EpochStatus::to_string)?;
+                match wait_for(epoch::advance(&config, &order, consent))?? {
+                    Advanced::Made(change) => cell.output.show_change(&change, EpochStatus::to_string)?,
+                    Advanced::Asked(change) => cell.output.show_change(&change, Shown::text)?,
+                }
                 Ok(Ended::OK)
             }
         }

@@ -4,6 +4,7 @@ use crate::shared::{CellArguments, DryRunArguments, Ended, wait_for};
 use clap::{Subcommand, ValueEnum};
 use idgen_core::lease::Class;
 use idgen_daemon::error::Result;
+use idgen_daemon::operator::approvals::{self, Shown};
 use idgen_daemon::operator::leases::{self, Leases};
 use idgen_daemon::operator::revoke::{self, Detail, Revoked, Which, Wish};
 use std::time::Duration;
@@ -50,7 +51,31 @@ pub enum LeasesCommand {
         #[command(flatten)]
         dry: DryRunArguments,
     },
+    /// Ask for an identity to be taken from a holder that does not answer. Two different people have to approve it
+    /// (idgenctl approvals approve), as whom the lease store knows them; to ask is not to approve. No id can be given twice by it:
+    /// the next holder begins above all that was granted. A lease that ends meanwhile, or a later one, is not meant.
+    #[command(after_help = FORCE_HELP)]
+    ForceRelease {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// Such as worker/17 or shard/300.
+        #[arg(value_name = "IDENTITY")]
+        which: Which,
+        /// Why. It is kept with the request.
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// How long it may be approved, up to a day.
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+        expires: Duration,
+        #[command(flatten)]
+        dry: DryRunArguments,
+    },
 }
+
+const FORCE_HELP: &str = "\
+Example:
+  idgenctl leases force-release worker/17 --config /etc/idgend.toml --reason 'its host burns'
+  idgenctl approvals approve REQUEST --config /etc/idgend.toml --credentials ~/.idgen.toml";
 
 const REVOKE_HELP: &str = "\
 Example:
@@ -82,6 +107,22 @@ impl LeasesCommand {
             Self::Show { cell, which } => {
                 let lease = wait_for(revoke::show(&cell.load()?, which))??;
                 cell.output.show(&lease, Detail::text)?;
+                Ok(Ended::OK)
+            }
+            Self::ForceRelease {
+                cell,
+                which,
+                reason,
+                expires,
+                dry,
+            } => {
+                let wish = approvals::Wish {
+                    reason,
+                    expires,
+                    dry_run: dry.dry_run,
+                };
+                let change = wait_for(approvals::ask_release(&cell.load()?, which, &wish))??;
+                cell.output.show_change(&change, Shown::text)?;
                 Ok(Ended::OK)
             }
             Self::Revoke {

@@ -1,6 +1,7 @@
 //! `idgenctl`: the operator's view of a server with pg_idgen, and what an operator may change. One file per noun.
 #![forbid(unsafe_code)]
 
+mod approvals;
 mod clock;
 mod completions;
 mod epoch;
@@ -56,6 +57,9 @@ enum Command {
     /// Who has which identity, as the lease store of a cell says it.
     #[command(subcommand)]
     Leases(leases::LeasesCommand),
+    /// What needs two people: who has asked for what, and who has approved it.
+    #[command(subcommand)]
+    Approvals(approvals::ApprovalsCommand),
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
@@ -78,6 +82,7 @@ impl Command {
             Self::Region(command) => command.run(),
             Self::Epoch(command) => command.run(),
             Self::Leases(command) => command.run(),
+            Self::Approvals(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
             Self::Lock(command) => command.run(),

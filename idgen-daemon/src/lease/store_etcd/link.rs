@@ -24,6 +24,20 @@ pub struct EtcdSecurity {
     pub user: Option<EtcdUser>,
 }
 
+impl EtcdSecurity {
+    /// Whom etcd takes us for, where it asks for users: it believes a password before a certificate.
+    pub(super) fn user_name(&self) -> std::result::Result<String, String> {
+        if let Some(user) = &self.user {
+            return Ok(user.name.clone());
+        }
+        let identity = self.tls.as_ref().map(Source::read).transpose()?;
+        let (cert, _) = identity
+            .and_then(|material| material.identity)
+            .ok_or("neither a user nor a client certificate is given")?;
+        tls::common_name(&cert)
+    }
+}
+
 /// A user of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUser {

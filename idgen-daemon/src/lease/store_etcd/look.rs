@@ -7,7 +7,7 @@ use super::value::{
 };
 use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected, orders};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
-use idgen_core::lease::{Class, Identity, Orders, Snapshot, Survey};
+use idgen_core::lease::{AdvancePlan, Class, Identity, Orders, Snapshot, Survey};
 
 /// Keys of one transaction that makes some; etcd takes 128 operations by default.
 const MADE_AT_ONCE: usize = 64;
@@ -253,6 +253,48 @@ impl EtcdStore {
             self.request(Effect::None, kv.txn(make)).await?;
         }
         Ok(())
+    }
+
+    /// Advances the epoch; `puts` go with it where the guards hold.
+    pub(super) async fn advance_guarded(
+        &mut self,
+        plan: &AdvancePlan,
+        mut guards: Vec<Compare>,
+        mut puts: Vec<TxnOp>,
+    ) -> Result<()> {
+        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
+        let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
+            return Err(not_as_expected());
+        };
+        // Keys that were deleted are made again, so the seal must be in the cell before.
+        if survey.sealed_reason.is_none() {
+            let reason = format!("epoch {} was about to begin", plan.to.0);
+            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
+            let put = TxnOp::put(self.keys.cell(), value, None);
+            self.change_cell(vec![put]).await?;
+        }
+        let Some((survey, fetched)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
+            return Err(not_as_expected());
+        };
+        let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
+        self.make_blanks(&gone).await?;
+        let made = survey.shards.len() as u64;
+        let cell = self.cell.advanced(plan, self.pins.cluster_id())?;
+        puts.extend([
+            TxnOp::put(self.keys.cell(), cell, None),
+            TxnOp::put(self.keys.shards(), encode(&ShardsValue { made })?, None),
+            TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
+        ]);
+        guards.push(self.cell_unchanged());
+        if self
+            .write(Txn::new().when(guards).and_then(puts))
+            .await?
+            .succeeded()
+        {
+            Ok(())
+        } else {
+            Err(not_as_expected())
+        }
     }
 
     /// Runs a transaction that changes the cell, planned on the last look.

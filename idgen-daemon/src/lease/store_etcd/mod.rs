@@ -8,6 +8,7 @@
 //!  PREFIX/shards       how many shards have keys
 //!  PREFIX/order/w/ID   what an operator has ordered last of a holder of the worker; PREFIX/order/s/ID of the shard
 //!  PREFIX/epoch/N      how epoch N began; never deleted
+//!  PREFIX/request/...  what needs two people, see `requests.rs`
 //!  PREFIX/named/...    named leases and their ceilings, see `named.rs`
 //! ```
 //! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
@@ -29,6 +30,7 @@ mod look;
 mod named;
 mod orders;
 mod pins;
+mod requests;
 mod shards;
 mod stripes;
 mod value;
@@ -40,7 +42,8 @@ use self::link::{Effect, Link};
 use self::look::header_of;
 use self::named::SeenName;
 use self::pins::Pins;
-use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
+use self::requests::SeenRequest;
+use self::value::{HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
 use super::beacons::Shown;
 use super::clock::host_clock;
 use super::store::{
@@ -49,6 +52,7 @@ use super::store::{
 };
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::RequestId;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{
@@ -64,6 +68,7 @@ use uuid::Uuid;
 pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password};
 pub use self::orders::EtcdOrders;
+pub use self::requests::EtcdApprover;
 pub use self::shards::EtcdShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -123,6 +128,8 @@ pub struct EtcdStore {
     /// Names as last seen.
     names: BTreeMap<LeaseName, SeenName>,
     revokes: JoinSet<()>,
+    /// Requests as last seen.
+    requests_seen: BTreeMap<RequestId, SeenRequest>,
     /// What is told the other servers beside the leases.
     shown: Shown,
 }
@@ -149,6 +156,7 @@ impl EtcdStore {
             named_leases: BTreeMap::new(),
             names: BTreeMap::new(),
             revokes: JoinSet::new(),
+            requests_seen: BTreeMap::new(),
             shown: Shown::default(),
         }
     }
@@ -311,6 +319,7 @@ impl EtcdStore {
             ceiling_ms: leased.window.ceiling.0,
             exact: false,
             epoch: epoch.0,
+            forced: None,
         };
         let on_lease = PutOptions::new().with_lease(lease.id);
         Ok([
@@ -456,6 +465,7 @@ impl LeaseStore for EtcdStore {
                 ceiling_ms: mark.last.0,
                 exact: true,
                 epoch: token.epoch.0,
+                forced: None,
             };
             self.ceilings.insert(identity, mark.last);
             exact_ends.push(TxnOp::put(
@@ -504,30 +514,7 @@ impl CellStore for EtcdStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
-        let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
-            return Err(not_as_expected());
-        };
-        // Keys that were deleted are made again, so the seal must be in the cell before.
-        if survey.sealed_reason.is_none() {
-            let reason = format!("epoch {} was about to begin", plan.to.0);
-            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
-            let put = TxnOp::put(self.keys.cell(), value, None);
-            self.change_cell(vec![put]).await?;
-        }
-        let Some((survey, fetched)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
-            return Err(not_as_expected());
-        };
-        let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
-        self.make_blanks(&gone).await?;
-        let made = survey.shards.len() as u64;
-        let cell = self.cell.advanced(plan, self.pins.cluster_id())?;
-        let puts = vec![
-            TxnOp::put(self.keys.cell(), cell, None),
-            TxnOp::put(self.keys.shards(), encode(&ShardsValue { made })?, None),
-            TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
-        ];
-        self.change_cell(puts).await
+        self.advance_guarded(plan, Vec::new(), Vec::new()).await
     }
 
     async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {

@@ -6,10 +6,12 @@
 
 mod named;
 mod orders;
+mod requests;
 mod shards;
 mod store;
 
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::{Request, RequestId};
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
@@ -61,6 +63,8 @@ struct Books {
     names: Names,
     orders: BTreeMap<(Class, Identity), Order>,
     assignments: BTreeMap<Identity, Assignment>,
+    requests: BTreeMap<RequestId, Request>,
+    approvals_needed: Option<u32>,
 }
 
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@
 mod beacons;
 mod named;
 mod orders;
+mod requests;
 mod shards;
 mod statements;
 
@@ -23,6 +24,7 @@ use super::store::{
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::Request;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
@@ -35,6 +37,7 @@ use uuid::Uuid;
 
 pub use self::beacons::PostgresBeacons;
 pub use self::orders::PostgresOrders;
+pub use self::requests::PostgresApprover;
 pub use self::shards::PostgresShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -408,6 +411,25 @@ impl CellStore for PostgresStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        self.advance_with(plan, None).await
+    }
+
+    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        begin(&session, self.expected).await?;
+        let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
+        let switched = session
+            .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])
+            .await
+            .map_err(not_done)?;
+        self.commit_all(session, warnings, switched, 1).await
+    }
+}
+
+impl PostgresStore {
+    /// Advances the epoch, by a request where one is given.
+    async fn advance_with(&mut self, plan: &AdvancePlan, request: Option<&Request>) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         session.batch("BEGIN").await.map_err(not_done)?;
@@ -433,23 +455,15 @@ impl CellStore for PostgresStore {
                 .await
                 .map_err(not_done)?;
         }
-        self.commit_all(session, warnings, advanced, 1).await
+        let mut wanted = 1;
+        if let Some(request) = request {
+            let outcome = format!("epoch {} has begun", plan.to.0);
+            advanced += requests::use_up(&session, request, &outcome).await?;
+            wanted += 1;
+        }
+        self.commit_all(session, warnings, advanced, wanted).await
     }
 
-    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
-        let session = self.take_session().await?;
-        let warnings = session.warnings();
-        begin(&session, self.expected).await?;
-        let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
-        let switched = session
-            .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])
-            .await
-            .map_err(not_done)?;
-        self.commit_all(session, warnings, switched, 1).await
-    }
-}
-
-impl PostgresStore {
     /// Commits if every row was changed; otherwise nothing of it may stay.
     async fn commit_all(
         &mut self,
