@@ -494,6 +494,17 @@ pub fn accept_invalidations() {
     unsafe { pg_sys::AcceptInvalidationMessages() };
 }
 
+/// Wait until whoever has made `relation`, or changed it under an exclusive lock, has told the others, and learn it. New
+/// snapshots show a commit a moment before it is told; its locks are let go of afterwards.
+pub fn learn_of(relation: pg_sys::Oid) {
+    const MODE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: inside a transaction, which gives the lock back at its end, after an error too.
+    unsafe {
+        pg_sys::LockRelationOid(relation, MODE);
+        pg_sys::UnlockRelationOid(relation, MODE);
+    }
+}
+
 /// Whether this server replays another one's log.
 pub fn in_recovery() -> bool {
     // SAFETY: no precondition.

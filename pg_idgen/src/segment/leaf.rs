@@ -11,12 +11,13 @@
 use super::cache;
 use super::failure::Failure;
 use crate::as_of_now;
-use crate::call::{accept_invalidations, current_database};
+use crate::call::{accept_invalidations, current_database, learn_of};
 use crate::error::Error;
 use crate::owner::{AsOwner, Tables};
 use crate::parse::POSTGRES_EPOCH_MS;
 use crate::shmem::{SegmentKey, SegmentSlot, shared};
 use crate::{clock, guc};
+use pgrx::pg_sys;
 use pgrx::spi::{Result, Spi, SpiClient, SpiHeapTupleData};
 use std::cell::Cell;
 
@@ -53,6 +54,10 @@ const LACKING: &str = "
         OR EXISTS (SELECT FROM generate_series($1, $2) n
                     WHERE to_regclass('idgen.audit_event_' || to_char(DATE '2000-01-01' + n, 'YYYYMMDD')) IS NULL)";
 
+/// The leaf of a day.
+const LEAF: &str =
+    "SELECT to_regclass('idgen.audit_event_' || to_char(DATE '2000-01-01' + $1, 'YYYYMMDD'))::oid";
+
 const MISSING: &str = "
     SELECT 'audit_event_' || to_char(day, 'YYYYMMDD'), to_char(day, 'YYYY-MM-DD'), to_char(day + 1, 'YYYY-MM-DD')
       FROM (SELECT DATE '2000-01-01' + n AS day FROM generate_series($1, $2) n) days
@@ -80,6 +85,7 @@ pub fn ensure(tag: &str, tables: Tables) -> std::result::Result<(), Error> {
     let outcome = loop {
         accept_invalidations();
         if !lacking(tables, needed)? {
+            learn_of_all(tables, needed)?;
             cache::watch(tables);
             SEEN.set(needed);
             break Ok(());
@@ -126,6 +132,16 @@ fn lacking(tables: Tables, needed: i32) -> std::result::Result<bool, Error> {
     let days = [today().into(), needed.into()];
     let lacking = as_of_now::first_row(LACKING, &days, |row| row.get::<bool>(1))?;
     Ok(lacking.flatten().unwrap_or(true))
+}
+
+/// The leaves are there, but Postgres would not find one whose attachment this process was not told of yet.
+fn learn_of_all(tables: Tables, needed: i32) -> std::result::Result<(), Error> {
+    let _as_owner = AsOwner::begin(tables.owner);
+    for day in today()..=needed {
+        let leaf = as_of_now::first_row(LEAF, &[day.into()], |row| row.get::<pg_sys::Oid>(1))?;
+        leaf.flatten().into_iter().for_each(learn_of);
+    }
+    Ok(())
 }
 
 /// Whether [`make_ahead`] has anything to do.
