@@ -231,6 +231,10 @@ BEGIN
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT, INSERT, UPDATE (done_at, outcome) ON idgen.request TO %1$I;
         GRANT SELECT ON idgen.approval, idgen.approver TO %1$I;
+        GRANT SELECT, DELETE ON idgen.lease_change TO %1$I;
+        GRANT SELECT, INSERT, DELETE ON idgen.lease_event TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.lease_trail TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.lease_event_key TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END

@@ -9,6 +9,7 @@ use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
+use idgen_daemon::lease::events::{events, keep_short};
 use idgen_daemon::lease::{
     AcceptRequests, AnyShards, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, MapFeeder,
     OrdersHeard, Report, ShardBoard, ShardList, ShardWatch, ShardWatchConfig, Shown, accept_channel,
@@ -179,11 +180,8 @@ async fn supervise(config: Config) -> Result<()> {
         Ok(())
     });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
-    let certificates = config.client_certificates();
-    if !certificates.is_empty() {
-        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
-        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
-    }
+    spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
             reports,
@@ -196,6 +194,20 @@ async fn supervise(config: Config) -> Result<()> {
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+/// Starts what looks when our certificates end, where there are any.
+fn spawn_certificates(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let certificates = config.client_certificates();
+    if !certificates.is_empty() {
+        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
+        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
+    }
 }
 
 fn spawn_http(supervisor: &mut Supervisor, listener: TcpListener, pages: Pages) {
@@ -350,6 +362,23 @@ fn spawn_authority(
         }
     }
     board
+}
+
+/// Starts what follows the log of the lease store.
+fn spawn_events(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let (store, holder, stop) = (config.store.clone(), holder.clone(), stop.clone());
+    if config.events.enabled {
+        let followed = events(store, config.events.clone(), holder, metrics.of_events(), stop);
+        supervisor.spawn_essential("lease events", followed);
+    } else {
+        supervisor.spawn_essential("log of the lease store", keep_short(store, holder, stop));
+    }
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

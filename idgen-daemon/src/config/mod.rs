@@ -8,14 +8,17 @@ mod clock;
 mod credentials;
 mod env;
 mod etcd;
+mod events;
 mod locks;
 #[cfg(test)]
 mod tests;
 
 use self::authority::RawAuthority;
 use self::clock::RawClock;
+use self::events::RawEvents;
 use self::locks::RawLock;
 use crate::error::{Error, Result};
+use crate::lease::events::EventsConfig;
 use crate::lease::{EtcdSecurity, identities_at_once, ranges};
 use crate::postgres::PostgresUrl;
 use crate::secret::Secret;
@@ -53,6 +56,8 @@ pub struct Config {
     pub authority: Option<Timing>,
     /// What commands may run under a lock, by the names of the classes.
     pub locks: BTreeMap<String, LockClass>,
+    /// Whether the log of the lease store is followed, and where the trail is written.
+    pub events: EventsConfig,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -159,6 +164,7 @@ struct RawConfig {
     shards: RawShards,
     authority: RawAuthority,
     locks: BTreeMap<String, RawLock>,
+    events: RawEvents,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -265,7 +271,8 @@ impl Config {
             StoreConfig::Postgres { url, .. } => url.tls(),
             StoreConfig::Etcd { security, .. } => security.tls.as_ref(),
         };
-        self.postgres.url.tls().into_iter().chain(store)
+        let events = self.events.url.tls().filter(|_| self.events.enabled);
+        self.postgres.url.tls().into_iter().chain(store).chain(events)
     }
 
     /// Parses `text`; `file` is how errors call it.
@@ -330,6 +337,7 @@ impl RawConfig {
         let classes = check_classes(&self.workers, &self.shards, &store)?;
         let authority = self.authority.check(&postgres, &store)?;
         let locks = locks::check(&self.locks, &store)?;
+        let events = self.events.check(&postgres, &store)?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
@@ -339,6 +347,7 @@ impl RawConfig {
             shard_address: self.shards.address.unwrap_or_default(),
             authority,
             locks,
+            events,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

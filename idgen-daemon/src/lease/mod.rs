@@ -8,7 +8,9 @@ mod approver;
 mod beacons;
 mod clock;
 mod desk;
+pub mod events;
 mod history;
+mod holder;
 mod keeper;
 mod open;
 mod orders;
@@ -37,6 +39,7 @@ pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
     host_clock,
 };
+pub(crate) use holder::{Hold, Holder, boot_now};
 pub use keeper::{Keeper, KeeperConfig, ShardList};
 pub use open::{AnyShards, AnyStore, listen, shards_of};
 pub use orders::{Listeners, OrderPost, OrdersHeard, hear_orders, order_channel};

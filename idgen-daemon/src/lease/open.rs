@@ -30,26 +30,41 @@ impl AnyStore {
     /// For leases of `class` with this TTL. Connects with the first request.
     #[must_use]
     pub fn new(config: &StoreConfig, class: Class, ttl_ms: u64, holder: HolderName) -> Self {
+        match AnyStoreConfig::new(config, class, ttl_ms, holder) {
+            AnyStoreConfig::Postgres(config) => Self::Postgres(Box::new(PostgresStore::new(*config))),
+            AnyStoreConfig::Etcd(config) => Self::Etcd(Box::new(EtcdStore::new(*config))),
+        }
+    }
+}
+
+/// What either of them works with.
+pub(super) enum AnyStoreConfig {
+    Postgres(Box<PostgresStoreConfig>),
+    Etcd(Box<EtcdConfig>),
+}
+
+impl AnyStoreConfig {
+    pub(super) fn new(config: &StoreConfig, class: Class, ttl_ms: u64, holder: HolderName) -> Self {
         match config.clone() {
             StoreConfig::Postgres {
                 url,
                 connect_timeout,
                 request_timeout,
-            } => Self::Postgres(Box::new(PostgresStore::new(PostgresStoreConfig {
+            } => Self::Postgres(Box::new(PostgresStoreConfig {
                 class,
                 url: *url,
                 connect_timeout,
                 request_timeout,
                 ttl_ms,
                 holder,
-            }))),
+            })),
             StoreConfig::Etcd {
                 endpoints,
                 prefix,
                 request_timeout,
                 security,
                 ..
-            } => Self::Etcd(Box::new(EtcdStore::new(EtcdConfig {
+            } => Self::Etcd(Box::new(EtcdConfig {
                 class,
                 endpoints,
                 security,
@@ -57,7 +72,7 @@ impl AnyStore {
                 request_timeout,
                 ttl_ms,
                 holder,
-            }))),
+            })),
         }
     }
 }

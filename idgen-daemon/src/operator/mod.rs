@@ -5,6 +5,7 @@ pub mod approvals;
 pub mod clock;
 pub mod consent;
 pub mod epoch;
+pub mod events;
 pub mod format;
 pub mod leases;
 pub mod lock;

@@ -37,6 +37,8 @@ mod dump;
 #[cfg(test)]
 mod epoch;
 #[cfg(test)]
+mod events;
+#[cfg(test)]
 mod fencing;
 #[cfg(test)]
 mod fleet;

@@ -5,6 +5,7 @@ mod approvals;
 mod clock;
 mod completions;
 mod epoch;
+mod events;
 mod format;
 mod leases;
 mod lock;
@@ -29,8 +30,8 @@ use std::process::ExitCode;
     name = "idgenctl",
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
-    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused, \
-                  4 inconclusive (a lock was lost, a move is not done in time).\n\
+    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store, a broken trail) or \
+                  refused, 4 inconclusive (a lock was lost, a move is not done in time, a trail not compared).\n\
                   Every command has an example: idgenctl COMMAND --help."
 )]
 struct Arguments {
@@ -60,6 +61,9 @@ enum Command {
     /// What needs two people: who has asked for what, and who has approved it.
     #[command(subcommand)]
     Approvals(approvals::ApprovalsCommand),
+    /// What happened to the leases of a cell: the trail that idgend derives from the log of the lease store.
+    #[command(subcommand)]
+    Events(events::EventsCommand),
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
@@ -83,6 +87,7 @@ impl Command {
             Self::Epoch(command) => command.run(),
             Self::Leases(command) => command.run(),
             Self::Approvals(command) => command.run(),
+            Self::Events(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
             Self::Lock(command) => command.run(),

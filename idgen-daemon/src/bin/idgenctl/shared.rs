@@ -60,6 +60,10 @@ enum Output {
 }
 
 impl OutputArguments {
+    pub fn is_json(&self) -> bool {
+        matches!(self.output, Output::Json)
+    }
+
     pub fn show<T: Serialize>(&self, what: &T, for_people: impl FnOnce(&T) -> String) -> Result<()> {
         let text = match self.output {
             Output::Table => for_people(what),

@@ -26,6 +26,7 @@ mod beacons;
 pub mod fuzzing;
 mod leases;
 mod link;
+mod log;
 mod look;
 mod named;
 mod orders;
@@ -67,6 +68,7 @@ use uuid::Uuid;
 
 pub use self::beacons::EtcdBeacons;
 pub use self::link::{EtcdSecurity, EtcdUser, Password};
+pub(crate) use self::log::EtcdLog;
 pub use self::orders::EtcdOrders;
 pub use self::requests::EtcdApprover;
 pub use self::shards::EtcdShards;
@@ -313,6 +315,8 @@ impl EtcdStore {
             holder_name: name.clone(),
             token_epoch: epoch.0,
             boot_id: Uuid::from_u128(boot_id.0),
+            ttl_ms: Some(lease.ttl_ms),
+            put_at_ms: Some(host_clock().0),
         };
         let high_water = HighWaterValue {
             generation: self.generations.get(&identity).copied().unwrap_or_default(),

@@ -236,13 +236,18 @@ impl HighWaterValue {
     }
 }
 
-/// `holder`.
+/// `holder`, and `named/holder/NAME`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct HolderValue {
     pub(super) holder: Uuid,
     pub(super) holder_name: String,
     pub(super) token_epoch: u64,
     pub(super) boot_id: Uuid,
+    /// For whoever reads the log: a key that goes before it has lasted so long was deleted by somebody.
+    #[serde(default)]
+    pub(super) ttl_ms: Option<u64>,
+    #[serde(default)]
+    pub(super) put_at_ms: Option<u64>,
 }
 
 /// Names of the keys of one class.

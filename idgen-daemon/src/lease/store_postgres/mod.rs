@@ -8,6 +8,7 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 mod beacons;
+mod log;
 mod named;
 mod orders;
 mod requests;
@@ -36,6 +37,7 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 pub use self::beacons::PostgresBeacons;
+pub(crate) use self::log::PostgresLog;
 pub use self::orders::PostgresOrders;
 pub use self::requests::PostgresApprover;
 pub use self::shards::PostgresShards;
