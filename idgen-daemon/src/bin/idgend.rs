@@ -34,6 +34,10 @@ use uuid::Uuid;
 /// One thread for the keeper, one for whoever reads metrics: a daemon beside a database stays small.
 const WORKER_THREADS: usize = 2;
 
+/// A request to etcd is a large future within others, and a build without optimisation moves each over the stack: the
+/// 2 MiB that threads have by default are too few for a release that is refused and tried again.
+const STACK_BYTES: usize = 8 << 20;
+
 /// For connections that are being closed when everything else has ended.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
@@ -109,6 +113,7 @@ fn run(config: Config) -> Result<ExitCode> {
     log::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
         .map_err(|error| Error::runtime(format!("start the runtime: {error}")))?;
