@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -305,5 +306,43 @@ fn the_runbook_of_a_lock_that_is_stuck() {
     runbook.comes_to_say(&[(0, "it is free"), (0, "free")]);
     let ended = job.wait().expect("its end");
     assert_eq!(ended.code(), Some(128 + 15), "as its job ended");
+    runbook.is_over();
+}
+
+#[test]
+fn the_runbook_of_an_identity_that_is_to_be_taken_by_force() {
+    let (server, files) = (Server::start(), Scratch::new("people"));
+    for who in ["alice", "bob"] {
+        let role = format!("CREATE ROLE {who} LOGIN");
+        sql::run(&mut server.connect(), &role);
+        sql::run(
+            &mut server.connect(),
+            &format!("SELECT idgen.grant_approver('{who}')"),
+        );
+        let url = server.daemon_url().replace("user=idgend", &format!("user={who}"));
+        let file = files.join(who);
+        fs::write(&file, format!("url = \"{url}\"\n")).expect("write");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("close the file");
+    }
+    let mut daemon = DaemonOptions::new(&server).name("db3").shards("7").start();
+    let config = daemon.config_path().display().to_string();
+    let runbook = Runbook::open("an identity is to be taken by force", &server, &mut daemon)
+        .replacing("~alice/idgen.toml", &files.join("alice").display().to_string())
+        .replacing("~bob/idgen.toml", &files.join("bob").display().to_string());
+    runbook.says(&[(0, "db3")]);
+    runbook.says(&[
+        (0, "nothing was changed"),
+        (0, "take shard 7"),
+        (0, "take shard 7"),
+    ]);
+    let listed = idgenctl(&["approvals", "list", "--config", &config, "-o", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    let request = listed["requests"][0]["request"]
+        .as_str()
+        .expect("a request")
+        .to_owned();
+    let runbook = runbook.replacing("6b1f0c0e-5a34-4a57-9d0c-0b5f3a1f7c11", &request);
+    runbook.says(&[(0, "alice"), (0, "taken")]);
+    runbook.comes_to_say(&[(0, "taken"), (0, "db3")]);
     runbook.is_over();
 }
