@@ -37,7 +37,7 @@ COMMENT ON COLUMN idgen.shard_map_state.known_at IS 'All that there was then is 
 CREATE VIEW idgen.shard_map AS
 SELECT p.shard, p.server, nullif(p.address, '') AS address, p.state, p.goes_to,
        CASE WHEN p.token_epoch IS NOT NULL THEN pg_catalog.concat(p.token_epoch, '/', p.token_revision) END AS token,
-       to_timestamp(p.since_ms::float8 / 1000) AS since, p.version, s.store_revision,
+       pg_catalog.to_timestamp(p.since_ms OPERATOR(pg_catalog./) 1000.0) AS since, p.version, s.store_revision,
        greatest(clock_timestamp() - s.known_at, '0'::interval) AS age
   FROM idgen.shard_place p CROSS JOIN idgen.shard_map_state s;
 COMMENT ON VIEW idgen.shard_map IS 'Which server has which shard, and where it is: on every server of the cell whose daemon takes part, in the database that the daemon connects to. A row per shard that somebody has or is to have.';
