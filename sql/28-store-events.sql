@@ -41,12 +41,23 @@ RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC'
 AS $$
 DECLARE
+    last   record;
     logged record;
 BEGIN
-    -- Locks the cell's row, as every operation of a daemon has done before. A cell that was made anew goes on above.
-    UPDATE idgen.cell
-       SET changes = greatest(changes, (SELECT coalesce(max(l.position), 0) FROM idgen.lease_change l)) + 1
-    RETURNING changes, revision INTO logged;
+    SELECT coalesce(max(l.position), 0) AS position INTO last FROM idgen.lease_change l;
+    IF TG_LEVEL = 'STATEMENT' THEN
+        UPDATE idgen.cell SET changes = last.position WHERE changes < last.position;
+        RETURN NULL;
+    END IF;
+    IF TG_TABLE_NAME = 'lease' AND
+       EXISTS (SELECT FROM idgen.lease_change l WHERE l.position = last.position AND l.tx = pg_current_xact_id()) THEN
+        -- One grant may be of 8,192 rows, and each update of the cell's row in one transaction has to pass over those before
+        -- it. The row is locked by this transaction; what it counts follows at the end of the statement.
+        SELECT last.position + 1 AS changes, c.revision INTO logged FROM idgen.cell c;
+    ELSE
+        -- Locks the cell's row, as every operation of a daemon has done before. A cell that was made anew goes on above.
+        UPDATE idgen.cell SET changes = greatest(changes, last.position) + 1 RETURNING changes, revision INTO logged;
+    END IF;
     IF logged.changes IS NOT NULL THEN
         INSERT INTO idgen.lease_change (position, revision, at, tx, changed_by, of_table, before, after)
         VALUES (logged.changes, logged.revision, clock_timestamp(), pg_current_xact_id(), session_user, TG_TABLE_NAME,
@@ -81,6 +92,10 @@ WHEN ((NEW.kind, NEW.identity, NEW.generation, NEW.exact, NEW.holder, NEW.holder
 EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed_after ON idgen.lease IS 'See idgen.store_changed(). Not for renewals.';
 ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_changed_after;
+CREATE TRIGGER store_changed_count AFTER INSERT OR UPDATE OR DELETE ON idgen.lease
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed();
+COMMENT ON TRIGGER store_changed_count ON idgen.lease IS 'See idgen.store_changed(). The cell counts the rows of a statement when all are written down.';
+ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_changed_count;
 
 CREATE TRIGGER store_changed AFTER INSERT OR DELETE ON idgen.named_lease
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
