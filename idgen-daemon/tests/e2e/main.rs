@@ -19,8 +19,6 @@ mod kit;
 #[cfg(test)]
 mod adopt;
 #[cfg(test)]
-mod approvals;
-#[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod clock;
@@ -36,8 +34,6 @@ mod crash;
 mod dump;
 #[cfg(test)]
 mod epoch;
-#[cfg(test)]
-mod events;
 #[cfg(test)]
 mod fencing;
 #[cfg(test)]
@@ -65,17 +61,9 @@ mod reference;
 #[cfg(test)]
 mod refusal;
 #[cfg(test)]
-mod region;
-#[cfg(test)]
 mod replication;
 #[cfg(test)]
-mod revoke;
-#[cfg(test)]
-mod runbooks;
-#[cfg(test)]
 mod seal;
-#[cfg(test)]
-mod secrets;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
@@ -98,8 +86,6 @@ mod segment_serve;
 mod server;
 #[cfg(test)]
 mod shard;
-#[cfg(test)]
-mod shard_moves;
 #[cfg(test)]
 mod sqlstates;
 #[cfg(test)]

@@ -9,7 +9,6 @@ pub mod fault;
 pub mod fleet;
 pub mod http;
 pub mod load;
-pub mod page;
 pub mod pki;
 pub mod ports;
 pub mod process;
