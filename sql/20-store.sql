@@ -16,10 +16,12 @@ CREATE TABLE idgen.cell (
     revision          bigint  NOT NULL DEFAULT 0,
     sealed_reason     text,
     sealed_at         timestamptz,
+    approvals_needed  integer CHECK (approvals_needed IN (1, 2)),
     system_identifier bigint  NOT NULL,
     timeline          integer NOT NULL,
     database_oid      oid     NOT NULL,
-    created_at        timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changes           bigint  NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE idgen.cell IS 'Embedded lease store: the one row that names the cell. Made by the first daemon that uses this database as its store; never dumped.';
 COMMENT ON COLUMN idgen.cell.one IS 'Always true: there is at most one row.';
@@ -36,10 +38,12 @@ COMMENT ON COLUMN idgen.cell.shard_min_floor_ms IS 'No window of a shard begins 
 COMMENT ON COLUMN idgen.cell.revision IS 'Counts every change of this store; the second part of a fencing token.';
 COMMENT ON COLUMN idgen.cell.sealed_reason IS 'NULL: open. Otherwise nothing is granted or renewed until somebody runs idgenctl epoch advance, and this says why.';
 COMMENT ON COLUMN idgen.cell.sealed_at IS 'When the reason was written: idgenctl epoch advance gives every daemon the time to tell which epochs it knows.';
+COMMENT ON COLUMN idgen.cell.approvals_needed IS 'How many different people have to approve an advance of the epoch. NULL: two as soon as there are two approvers, else one. Changed by idgenctl approvals need only.';
 COMMENT ON COLUMN idgen.cell.system_identifier IS 'Identity of the database that may serve this store: system identifier,';
 COMMENT ON COLUMN idgen.cell.timeline IS '... timeline,';
 COMMENT ON COLUMN idgen.cell.database_oid IS '... and database. A restore by dump, a promoted standby, a recovered copy or a template clone does not match and is refused; a plain file copy started beside its original cannot be told from it.';
 COMMENT ON COLUMN idgen.cell.created_at IS 'When the cell was made.';
+COMMENT ON COLUMN idgen.cell.changes IS 'Counts the rows of idgen.lease_change: position of the last one.';
 
 CREATE TABLE idgen.lease (
     kind           text    NOT NULL CHECK (kind IN ('worker', 'shard')),
@@ -54,6 +58,7 @@ CREATE TABLE idgen.lease (
     token_revision bigint,
     boot_id        uuid,
     expires_at     timestamptz,
+    version        bigint  NOT NULL DEFAULT 0,
     PRIMARY KEY (kind, identity),
     CHECK ((holder IS NULL) = (token_revision IS NULL)
        AND (holder IS NULL) = (token_epoch IS NULL)
@@ -76,6 +81,7 @@ COMMENT ON COLUMN idgen.lease.token_epoch IS 'Fencing token of the grant: the ep
 COMMENT ON COLUMN idgen.lease.token_revision IS '... and the store revision it was made at. Kept over renewals.';
 COMMENT ON COLUMN idgen.lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
 COMMENT ON COLUMN idgen.lease.expires_at IS 'By this database''s clock. Only availability depends on it, never uniqueness.';
+COMMENT ON COLUMN idgen.lease.version IS 'Counts the changes of this row, whoever makes them: with idgen.lease_change it shows whether one is missing.';
 
 CREATE UNLOGGED TABLE idgen.beacon (
     instance  uuid   PRIMARY KEY,

@@ -11,6 +11,7 @@ CREATE TABLE idgen.named_lease (
     token_revision bigint,
     boot_id        uuid,
     expires_at     timestamptz,
+    version        bigint  NOT NULL DEFAULT 0,
     CHECK ((holder IS NULL) = (token_revision IS NULL)
        AND (holder IS NULL) = (token_epoch IS NULL)
        AND (holder IS NULL) = (boot_id IS NULL)
@@ -28,6 +29,7 @@ COMMENT ON COLUMN idgen.named_lease.token_epoch IS 'Fencing token of the grant: 
 COMMENT ON COLUMN idgen.named_lease.token_revision IS '... and the store revision it was made at. Kept over renewals.';
 COMMENT ON COLUMN idgen.named_lease.boot_id IS 'The shared memory the token was granted for; it is never installed into another.';
 COMMENT ON COLUMN idgen.named_lease.expires_at IS 'By this database''s clock. Only availability depends on it.';
+COMMENT ON COLUMN idgen.named_lease.version IS 'Counts the changes of this row, whoever makes them.';
 
 CREATE TABLE idgen.named_ceiling (
     name     text COLLATE "C" NOT NULL,

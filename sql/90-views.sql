@@ -225,9 +225,16 @@ BEGIN
             idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
             idgen.fence_authority(uuid, integer)
         TO %1$I;
-        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe TO %1$I;
-        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon, idgen.shard_server, idgen.shard_place, idgen.shard_map_state TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
+        GRANT SELECT, INSERT, UPDATE (done_at, outcome) ON idgen.request TO %1$I;
+        GRANT SELECT ON idgen.approval, idgen.approver TO %1$I;
+        GRANT SELECT, DELETE ON idgen.lease_change TO %1$I;
+        GRANT SELECT, INSERT, DELETE ON idgen.lease_event TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.lease_trail TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.lease_event_key TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
     $grant$, role);
 END

@@ -1,5 +1,6 @@
 //! Errors, by what the caller must do about them.
 
+use crate::secret::redacted;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -111,7 +112,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        // It may quote a command line, or what a library says.
+        f.write_str(&redacted(&self.message))?;
         match &self.hint {
             Some(hint) => write!(f, " (hint: {hint})"),
             None => Ok(()),

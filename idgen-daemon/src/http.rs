@@ -1,8 +1,8 @@
-//! `/metrics`, `/livez` and `/readyz` for whoever watches, `/clock/accept` for an operator on this host.
+//! `/metrics`, `/livez` and `/readyz` for whoever watches, `/v1/shards` for clients that look for a shard, `/clock/accept` for an operator on this host.
 
 use crate::authority::Board;
 use crate::error::{Error, Result};
-use crate::lease::{AcceptClock, Report};
+use crate::lease::{AcceptClock, Report, ShardBoard};
 use crate::metrics::Metrics;
 use axum::Router;
 use axum::extract::{ConnectInfo, State};
@@ -23,6 +23,8 @@ pub struct Pages {
     pub reports: Vec<(Class, watch::Receiver<Report>)>,
     /// How the authority over segments stands, by database; empty where it is not leased.
     pub authority: Board,
+    /// Where each shard is; `None`: this server takes no part in that.
+    pub shards: Option<ShardBoard>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Where each keeper is told to believe its server's clock.
@@ -56,6 +58,7 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
         .route("/metrics", get(metrics))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/v1/shards", get(shards))
         .route(ACCEPT_CLOCK, get(would_accept_clock).post(accept_clock))
         .with_state(pages)
         .into_make_service_with_connect_info::<SocketAddr>();
@@ -81,6 +84,25 @@ async fn metrics(State(pages): State<Pages>) -> Response {
             tracing::error!("{error}");
             (StatusCode::INTERNAL_SERVER_ERROR, "internal error\n").into_response()
         }
+    }
+}
+
+/// Where each shard is, with the revision of the store that it is true for, and how old that is.
+async fn shards(State(pages): State<Pages>) -> Response {
+    let Some(board) = &pages.shards else {
+        let why = "this server has no shards: its configuration has no key shards.ids\n";
+        return (StatusCode::NOT_FOUND, why).into_response();
+    };
+    match board.read() {
+        Some(map) => {
+            let json = format!("{}\n", map.json(Instant::now()));
+            ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+        }
+        None => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the lease store was not read yet\n",
+        )
+            .into_response(),
     }
 }
 

@@ -18,6 +18,7 @@
 extern crate self as idgen_daemon;
 
 pub mod authority;
+pub mod command_line;
 mod complaint;
 pub mod config;
 pub mod error;
@@ -29,6 +30,7 @@ pub mod operator;
 mod plain_table;
 pub mod postgres;
 mod random;
+pub mod secret;
 pub mod status;
 pub mod supervisor;
 pub mod tls;

@@ -1,19 +1,24 @@
 //! Logs go to standard error, as text or as one JSON object per line.
 
+use crate::command_line::wants_colours;
 use crate::config::LogConfig;
 use crate::error::{Error, Result};
-use std::io::{IsTerminal, stderr};
+use crate::secret::Redacting;
+use std::io::stderr;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
 /// Sets the process's subscriber.
 pub fn init(config: &LogConfig) -> Result<()> {
-    let layer = fmt::layer().with_writer(stderr);
+    let layer = fmt::layer().with_writer(|| Redacting(stderr()));
     let layer = if config.json {
         layer.json().flatten_event(true).boxed()
     } else {
-        layer.with_ansi(stderr().is_terminal()).with_target(false).boxed()
+        layer
+            .with_ansi(wants_colours(&stderr()))
+            .with_target(false)
+            .boxed()
     };
     registry()
         .with(layer.with_filter(config.filter.clone()))

@@ -3,9 +3,13 @@
 use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
 use crate::lease::Report;
-use idgen_core::lease::{Class, ClockState, Judgement, Occupancy};
+use idgen_core::clock::UnixMs;
+use idgen_core::lease::events::{Event as LeaseEvent, Finding};
+use idgen_core::lease::{Class, ClockState, Judgement, Occupancy, Revision};
 use prometheus::core::Collector;
-use prometheus::{Encoder, GaugeVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 use std::time::Instant;
 
 const CLASS: &str = "class";
@@ -29,6 +33,7 @@ pub struct Metrics {
     ceiling_lead_ms: IntGaugeVec,
     pool: PoolMetrics,
     authority: AuthorityGauges,
+    events: EventMetrics,
 }
 
 /// What the authority keeper shows, by database.
@@ -50,6 +55,68 @@ impl AuthorityMetrics {
     /// A failed request or a lost lease.
     pub fn count_failure(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
+    }
+}
+
+/// What the follower of lease events counts.
+#[derive(Clone)]
+pub struct EventMetrics {
+    /// 1: it is this daemon that follows.
+    pub following: IntGauge,
+    events: IntCounterVec,
+    findings: IntCounterVec,
+    revision: IntGauge,
+    read_at: IntGauge,
+}
+
+impl EventMetrics {
+    fn new(registry: &Registry) -> Result<Self> {
+        let gauge = |name, help| registered(registry, IntGauge::new(name, help));
+        let counter =
+            |name, help, label| registered(registry, IntCounterVec::new(Opts::new(name, help), &[label]));
+        let metrics = Self {
+            following: gauge(
+                "idgen_lease_events_following",
+                "1 while this daemon follows the log of the lease store and writes the trail; one of those that share a sink does.",
+            )?,
+            events: counter(
+                "idgen_lease_events_total",
+                "Lease events that were written, by kind.",
+                "kind",
+            )?,
+            findings: counter(
+                "idgen_lease_event_findings_total",
+                "Lease events that somebody should look at, by finding.",
+                "finding",
+            )?,
+            revision: gauge(
+                "idgen_lease_events_revision",
+                "Revision of the lease store up to which its log was read.",
+            )?,
+            read_at: gauge(
+                "idgen_lease_events_read_timestamp_seconds",
+                "When the log of the lease store was read last, in Unix seconds; 0: not yet.",
+            )?,
+        };
+        for finding in Finding::ALL {
+            metrics.findings.with_label_values(&[finding.name()]);
+        }
+        Ok(metrics)
+    }
+
+    /// One more was written.
+    pub fn count(&self, event: &LeaseEvent) {
+        self.events.with_label_values(&[event.kind.name()]).inc();
+        if let Some(finding) = event.finding {
+            self.findings.with_label_values(&[finding.name()]).inc();
+        }
+    }
+
+    /// The log was read.
+    pub fn read_up_to(&self, revision: Revision, now: UnixMs) {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.revision.set(signed(revision.0));
+        self.read_at.set(signed(now.0 / 1_000));
     }
 }
 
@@ -147,6 +214,7 @@ impl Metrics {
             certificate_expiry: registered(&registry, IntGaugeVec::new(certificate, &["file"]))?,
             pool: PoolMetrics::new(&registry)?,
             authority: AuthorityGauges::new(&registry)?,
+            events: EventMetrics::new(&registry)?,
             registry,
         })
     }
@@ -155,6 +223,12 @@ impl Metrics {
     #[must_use]
     pub fn of_authority(&self) -> AuthorityMetrics {
         self.authority.counts.clone()
+    }
+
+    /// What the follower of lease events counts.
+    #[must_use]
+    pub fn of_events(&self) -> EventMetrics {
+        self.events.clone()
     }
 
     /// What each database shows when the metrics are read next.

@@ -43,6 +43,12 @@ impl Supervisor {
         }
     }
 
+    /// What tells tasks to end.
+    #[must_use]
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     /// Starts a task whose end, good or bad, is the end of the process.
     pub fn spawn_essential(
         &mut self,

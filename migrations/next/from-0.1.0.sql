@@ -19,8 +19,11 @@ ALTER TABLE idgen.cell
     ADD COLUMN formats_known text[] NOT NULL DEFAULT '{}',
     ADD COLUMN shard_min_floor_ms bigint NOT NULL DEFAULT 0,
     ADD COLUMN sealed_at timestamptz,
+    ADD COLUMN approvals_needed integer CHECK (approvals_needed IN (1, 2)),
+    ADD COLUMN changes bigint NOT NULL DEFAULT 0,
     DROP COLUMN region;
 ALTER TABLE idgen.lease SET (fillfactor = 40);
+ALTER TABLE idgen.lease ADD COLUMN version bigint NOT NULL DEFAULT 0;
 
 ALTER TABLE idgen.space
     ADD COLUMN stripe integer NOT NULL DEFAULT 0,

@@ -1,4 +1,4 @@
-//! The cell that a server belongs to, on disk.
+//! The cell that a server belongs to, and its region, on disk.
 //!
 //! Shared memory forgets the cell with every restart; the data directory must not, because its tables hold the
 //! cell's ids and snowflakes are unique within one cell only. A base backup carries the file along with the
@@ -24,6 +24,33 @@ pub fn remembered() -> Option<[u8; 16]> {
         Ok(cell) => Some(cell.into_bytes()),
         Err(error) => stop(&error.to_string()),
     }
+}
+
+/// The region that cells of this server have claimed, in a file of its own: it outlives that of the cell, so that a server
+/// which is taken to another cell on purpose does not come to another region by mistake.
+const REGION_FILE: &str = "pg_idgen_region";
+
+/// `None`: this data directory has never been told of one.
+///
+/// # Errors
+/// Those of the file system, and a file that names none.
+pub fn region() -> io::Result<Option<u64>> {
+    let Some(text) = read_file(REGION_FILE)? else {
+        return Ok(None);
+    };
+    let region = text.trim().parse();
+    region.map(Some).map_err(|_| {
+        let error = format!("file \"{REGION_FILE}\" in the data directory names no region");
+        io::Error::new(ErrorKind::InvalidData, error)
+    })
+}
+
+/// Write the region down; on disk when this returns.
+///
+/// # Errors
+/// Those of the file system; nothing may be minted then.
+pub fn remember_region(region: u64) -> io::Result<()> {
+    write_file(REGION_FILE, &format!("{region}\n"))
 }
 
 fn stop(reason: &str) -> ! {

@@ -133,12 +133,16 @@ pub enum Error {
     InstallDeadlinePassed { late_ms: u64 },
     /// IG105
     OtherCell { installed: String, offered: String },
+    /// IG109
+    OtherRegion { remembered: u64, offered: Option<u64> },
     /// IG108
     OtherSpace { own: String, offered: String },
     /// IG017
     AuthorityTableFull,
     /// 58030
     CellNotKept { reason: String },
+    /// 58030
+    RegionNotKept { reason: String },
     /// 58030
     AnchorNotKept { reason: String },
     /// IG107
@@ -162,11 +166,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 41] = [
+pub const REFUSALS: [&str; 42] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG008", "IG009", "IG010", "IG011",
     "IG012", "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022",
     "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG035", "IG036",
-    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108",
+    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108", "IG109",
 ];
 
 struct Report {
@@ -421,11 +425,30 @@ impl Error {
                 format!("It belongs to cell {installed}, the lease comes from cell {offered}."),
                 "Snowflakes are unique within one cell only: point idgend at the store of the first. If that is gone for good, docs/operations.md says when the file pg_idgen_cell may be deleted.",
             ),
+            Self::OtherRegion { remembered, offered } => report(
+                "IG109",
+                "the cell is of another region than this server",
+                match offered {
+                    Some(region) => format!(
+                        "This server has minted in region {remembered}, the cell has claimed region {region}."
+                    ),
+                    None => {
+                        format!("This server has minted in region {remembered}, the cell has claimed none.")
+                    }
+                },
+                "Point idgend at the store of a cell of that region. docs/operations.md says when the file pg_idgen_region may be deleted.",
+            ),
             Self::CellNotKept { reason } => report(
                 "58030",
                 "could not write the cell of this server to its data directory",
                 reason,
                 "No lease is opened before that; look at disk space and rights.",
+            ),
+            Self::RegionNotKept { reason } => report(
+                "58030",
+                "could not read or write the region of this server in its data directory",
+                reason,
+                "No lease is opened before that; look at disk space, rights, and the file.",
             ),
             Self::ContractVersion { offered } => report(
                 "IG106",

@@ -94,6 +94,13 @@ SELECT pg_temp.install(1, format => 'regional');
 SELECT pg_temp.install(2);
 SELECT pg_temp.install(1);
 SELECT regexp_replace(pg_temp.install(3, cell => gen_random_uuid()), '[0-9a-f]{8}-[0-9a-f-]{27}\.', 'UUID.');
+-- A region that the data directory remembers, and a file that names none.
+COPY (SELECT 2) TO PROGRAM 'cat >pg_idgen_region';
+SELECT pg_temp.install(3);
+SELECT pg_temp.install(3, format => 'regional/1');
+COPY (SELECT 'two') TO PROGRAM 'cat >pg_idgen_region';
+SELECT pg_temp.install(3);
+COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; rm pg_idgen_region';
 SELECT regexp_replace(pg_temp.install(3, floor_in => -60000), '\d{13}', 'MS', 'g');
 SELECT pg_temp.refusal('SELECT idgen.fence_lease(gen_random_uuid(), ''worker'', 1, 1, 1)');
 SELECT pg_temp.refusal('SELECT idgen.segment_changed()');

@@ -25,12 +25,14 @@ SELECT idgen_snowflake(400) > 0 AS shard, (SELECT count(*) FROM idgen_snowflake_
 SELECT idgen.fence_lease(c.boot_id, 'shard', 400, 90, 1) IS NOT NULL AS fenced FROM idgen.server_clock() c;
 SELECT idgen.fence('reached', '1/1') AS fence;
 SELECT idgen_register_prefix('reached') AS registered, idgen_public_id('reached') LIKE 'reached\_%' AS public_id;
--- What refuses is not counted, so these five are left out at the end; they refuse in 12_public and works in the end-to-end tests (seal.rs).
+-- What refuses is not counted, so these are left out at the end; they refuse in 12_public and works in the end-to-end tests (seal.rs).
 SELECT idgen_seal(1, 'reached');
 SELECT idgen_open('reached_0000000000000000000000', 'reached');
 DELETE FROM idgen.prefix;
 DELETE FROM idgen.format;
 DELETE FROM idgen.lease;
+TRUNCATE idgen.lease_event;
+BEGIN; INSERT INTO idgen.lease (kind, identity, generation, ceiling_ms, revision) VALUES ('worker', 9, 1, 1, 1); ROLLBACK;
 SELECT idgen.seal_key_count();
 SELECT idgen.register_format('reached', '2020-01-01+00', 41, 10, 12) AS format, (SELECT count(*) FROM idgen.formats WHERE name = 'reached') AS formats;
 -- Silent, because it makes less on later majors and says so.
@@ -56,6 +58,16 @@ DROP TABLE reached_serial;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');
+-- An approval is for the text that is there, by whoever has logged in and is an approver.
+INSERT INTO idgen.request (request_id, ask, expires_at) VALUES ('00000000-0000-0000-0000-000000000001', 'a text', 'infinity');
+SELECT idgen.grant_approver('idgen_reached');
+SELECT pg_temp.refusal('SELECT idgen.approve(''00000000-0000-0000-0000-000000000001'', sha256(''a text''))') AS superuser;
+SET SESSION AUTHORIZATION idgen_reached;
+SELECT idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')), idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')) AS again;
+RESET SESSION AUTHORIZATION;
+SELECT approver, ask_sha256 = sha256('a text') AS of_the_text FROM idgen.approval;
+SELECT idgen.revoke_approver('idgen_reached');
+SELECT count(*) FROM idgen.approver;
 SELECT count(*) FROM idgen.store_identity();
 SELECT idgen.extend_lease(1, c.boot_id, 'classic', 'worker', 400, s.token_epoch, s.token_revision, c.wall_ms, c.boottime_ms, NULL, NULL) AS extended
   FROM idgen.server_clock() c, idgen.slots s WHERE s.kind = 'worker' AND s.identity = 400;
@@ -81,7 +93,7 @@ SELECT pg_stat_force_next_flush();
 SELECT p.oid::regprocedure AS not_reached
   FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
   JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_idgen'
- WHERE p.proname NOT IN ('idgen_seal', 'idgen_open', 'prefix_stays', 'format_stays', 'store_stays', 'segment_stays')
+ WHERE p.proname NOT IN ('idgen_seal', 'idgen_open', 'prefix_stays', 'format_stays', 'store_stays', 'segment_stays', 'trail_stays')
    AND NOT EXISTS (SELECT FROM pg_stat_user_functions f WHERE f.funcid = p.oid AND f.calls > 0)
  ORDER BY 1;
 RESET track_functions;

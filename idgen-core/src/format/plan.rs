@@ -148,6 +148,11 @@ pub enum SwitchError {
     },
     /// The cell has this format already.
     Same,
+    /// The cell has claimed a region, and the new format would have another, or none.
+    Region {
+        /// The region of the cell.
+        claimed: u64,
+    },
     /// The moment is not in the future.
     Past,
     /// The new format is not alive at that moment.
@@ -166,6 +171,10 @@ impl fmt::Display for SwitchError {
         match self {
             Self::Pending { at } => write!(f, "a switch is pending already, for {} ms", at.0),
             Self::Same => f.write_str("the cell has this format already"),
+            Self::Region { claimed } => write!(
+                f,
+                "the cell has claimed region {claimed}, for good: every later format of it has that region"
+            ),
             Self::Past => f.write_str("the moment of a switch must be in the future"),
             Self::NotAlive(error) => error.fmt(f),
             Self::NotAbove { last, first } => write!(
@@ -269,6 +278,16 @@ impl FormatPlan {
         }
     }
 
+    /// The region that the cell has claimed, by the first format that has one; from the moment on that the switch is
+    /// known, for a plan goes on with it. `None`: none yet.
+    #[must_use]
+    pub const fn region(&self) -> Option<u64> {
+        match &self.then {
+            Some((_, then)) => then.region(),
+            None => self.first.region(),
+        }
+    }
+
     /// This plan with a switch to `to` at `at`; a switch that lies behind `now` is made the beginning.
     ///
     /// # Errors
@@ -285,6 +304,11 @@ impl FormatPlan {
         }
         if at <= now {
             return Err(SwitchError::Past);
+        }
+        if let Some(claimed) = first.region()
+            && to.region() != first.region()
+        {
+            return Err(SwitchError::Region { claimed });
         }
         rises(&first, &to, at)?;
         Ok(Self {
@@ -417,6 +441,31 @@ mod tests {
     }
 
     #[test]
+    fn a_region_is_claimed_once() {
+        let other = CellFormat::new(REGIONAL, Some(2)).unwrap();
+        let wide: Format = "wide(1577836800000,1,41,2,0,11,9)".parse().unwrap();
+        let wide = |region| CellFormat::new(wide, Some(region)).unwrap();
+        let plan = FormatPlan::of(classic());
+        assert_eq!(plan.region(), None);
+        let plan = plan.switched_to(regional(), LATER, NOW).unwrap();
+        assert_eq!(plan.region(), Some(1), "before its first id too");
+        let (now, later) = (LATER.saturating_add(1), LATER.saturating_add(900_000));
+        for to in [other, classic(), wide(2)] {
+            let refused = plan.switched_to(to, later, now).unwrap_err();
+            assert_eq!(refused, SwitchError::Region { claimed: 1 }, "{to}");
+        }
+        let plan = plan.switched_to(wide(1), later, now).unwrap();
+        assert_eq!(plan.region(), Some(1));
+        let after = later.saturating_add(900_000);
+        let refused = plan.switched_to(other, after, later).unwrap_err();
+        assert_eq!(
+            refused,
+            SwitchError::Region { claimed: 1 },
+            "the plan has dropped the first switch"
+        );
+    }
+
+    #[test]
     fn over_a_switch_ids_rise() {
         let plan = FormatPlan::of(classic())
             .switched_to(regional(), LATER, NOW)
@@ -429,16 +478,15 @@ mod tests {
 
     #[test]
     fn a_second_switch_waits_for_the_first_and_then_starts_from_it() {
-        let plan = FormatPlan::of(classic())
-            .switched_to(regional(), LATER, NOW)
-            .unwrap();
+        let other: CellFormat = "other(1577836800000,1,41,0,1,10,11)".parse().unwrap();
+        let plan = FormatPlan::of(classic()).switched_to(other, LATER, NOW).unwrap();
         assert_eq!(
             plan.switched_to(classic(), UnixMs(LATER.0 + 1), NOW),
             Err(SwitchError::Pending { at: LATER })
         );
         let back_at = UnixMs(LATER.0 + 900_000);
         let back = plan.switched_to(classic(), back_at, LATER).unwrap();
-        assert_eq!(back.to_string(), "regional/1; classic from 1790001800000");
+        assert_eq!(back.to_string(), format!("{other}; classic from 1790001800000"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod trail;
 mod verdict;
 mod windows;
 
+pub use grants::Step;
 pub use record::{
     Branch, Change, Commit, Deadline, Fault, Fence, HeldBy, History, Install, Moment, Piece, RowState, Run,
     Statement, Times,

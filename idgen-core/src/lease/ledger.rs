@@ -4,11 +4,13 @@
 //! A row that names this daemon's instance id was written by this daemon, since the id is random and
 //! new at every start; that is what makes the conclusions below sound.
 
+use super::order::Orders;
 use super::token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
 };
-use super::window::{Leased, Window};
+use super::window::{Leased, Tenancy, Window};
 use crate::clock::{ClockReading, UnixMs};
+use std::collections::BTreeMap;
 
 /// The one row that names the cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub struct Snapshot {
     pub revision: Revision,
     /// All identities of one class that were ever leased, at most once each, in their order.
     rows: Vec<Row>,
+    /// What operators have ordered of holders of the class.
+    orders: Orders,
 }
 
 impl Snapshot {
@@ -98,7 +102,24 @@ impl Snapshot {
     #[must_use]
     pub fn new(cell: Cell, revision: Revision, mut rows: Vec<Row>) -> Self {
         rows.sort_by_key(|row| row.identity);
-        Self { cell, revision, rows }
+        Self {
+            cell,
+            revision,
+            rows,
+            orders: Orders::new(),
+        }
+    }
+
+    /// With what operators have ordered.
+    #[must_use]
+    pub fn with_orders(self, orders: Orders) -> Self {
+        Self { orders, ..self }
+    }
+
+    /// What operators have ordered.
+    #[must_use]
+    pub fn orders(&self) -> &Orders {
+        &self.orders
     }
 
     /// The row of an identity; `None` when it was never leased.
@@ -214,57 +235,72 @@ pub fn settle_grant(
 /// What a fresh look at the store says about a lease that this daemon believes it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Every identity is held under the token. An earlier renewal whose answer was lost may have been
-    /// committed: here are the guard and the windows as they are now. Says nothing about the deadline.
+    /// Every identity is held under its token. An earlier renewal whose answer was lost may have been
+    /// committed: here are the guards and the windows as they are now. Says nothing about the deadline.
     Mine {
-        /// Revision of the rows.
-        guard: Revision,
-        /// The committed windows.
-        leased: Vec<Leased>,
+        /// As committed.
+        leased: Vec<Tenancy>,
     },
     /// At least one identity is not.
     Lost,
+    /// An operator has ordered that the lease ends.
+    Ordered,
 }
 
 /// Looks a held lease up. One that has expired by the store's clock is still ours: whoever takes it changes the row.
-/// (The store's clock may have been set; the deadline, by the holder's own, decides.) All identities of a lease change
-/// together, so rows of differing revision cannot be the work of this daemon alone: that counts as lost.
+/// (The store's clock may have been set; the deadline, by the holder's own, decides.) All identities of a lease are
+/// renewed together, so rows that have changed one without the other cannot be the work of this daemon alone: that
+/// counts as lost.
 #[must_use]
 pub fn settle_renewal(
     snapshot: &Snapshot,
     instance: InstanceId,
     boot_id: BootId,
-    token: Token,
-    leased: &[Leased],
+    leased: &[Tenancy],
 ) -> Standing {
-    if snapshot.cell.epoch != token.epoch {
+    if leased.iter().any(|held| held.token.epoch != snapshot.cell.epoch) {
         return Standing::Lost;
     }
-    let mut guard: Option<Revision> = None;
+    if snapshot.orders.against(leased).is_some() {
+        return Standing::Ordered;
+    }
     let mut committed = Vec::with_capacity(leased.len());
     for held in leased {
         let Some(row) = snapshot.row(held.identity) else {
             return Standing::Lost;
         };
         let mine = row.holder.as_ref().is_some_and(|holder| {
-            holder.instance == instance && holder.token == token && holder.boot_id == boot_id
+            holder.instance == instance && holder.token == held.token && holder.boot_id == boot_id
         });
-        if !mine || guard.is_some_and(|guard| guard != row.revision) || row.ceiling < held.window.ceiling {
+        if !mine || row.ceiling < held.window.ceiling {
             return Standing::Lost;
         }
-        guard = Some(row.revision);
         let window = Window {
             floor: held.window.floor,
             ceiling: row.ceiling,
         };
-        committed.push(Leased {
-            identity: held.identity,
+        committed.push(Tenancy {
             window,
+            guard: row.revision,
+            ..*held
         });
     }
-    guard.map_or(Standing::Lost, |guard| Standing::Mine {
-        guard,
-        leased: committed,
+    if !committed.is_empty() && changed_together(leased, &committed) {
+        Standing::Mine { leased: committed }
+    } else {
+        Standing::Lost
+    }
+}
+
+/// Those that were left at one revision are renewed in one step: all of them have changed or none has, and what has
+/// changed has done so at one revision.
+fn changed_together(left: &[Tenancy], now: &[Tenancy]) -> bool {
+    let mut renewed: Option<Revision> = None;
+    let mut groups: BTreeMap<Revision, bool> = BTreeMap::new();
+    left.iter().zip(now).all(|(left, now)| {
+        let changed = now.guard != left.guard;
+        let at_once = !changed || *renewed.get_or_insert(now.guard) == now.guard;
+        at_once && *groups.entry(left.guard).or_insert(changed) == changed
     })
 }
 
@@ -306,6 +342,10 @@ mod tests {
             identity: Identity(identity),
             window: window(200),
         }
+    }
+
+    fn tenancy(identity: u16) -> Tenancy {
+        Tenancy::new(leased(identity), TOKEN, Revision(5))
     }
 
     fn row(identity: u16) -> Row {
@@ -395,10 +435,7 @@ mod tests {
         let mut snapshot = snapshot(vec![row(1), row(2)]);
         snapshot.cell.epoch = Epoch(1);
         assert_eq!(settle_grant(&snapshot, &attempt(), ME, 9), None);
-        assert_eq!(
-            settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1)]),
-            Standing::Lost
-        );
+        assert_eq!(settle_renewal(&snapshot, ME, BOOT, &[tenancy(1)]), Standing::Lost);
     }
 
     fn holder(row: &mut Row) -> &mut Holder {
@@ -412,19 +449,54 @@ mod tests {
             row.ceiling = UnixMs(300);
             row.revision = Revision(9);
         }
-        let standing = settle_renewal(&snapshot(rows), ME, BOOT, TOKEN, &[leased(1), leased(2)]);
-        let Standing::Mine { guard, leased } = standing else {
+        let standing = settle_renewal(&snapshot(rows), ME, BOOT, &[tenancy(1), tenancy(2)]);
+        let Standing::Mine { leased } = standing else {
             panic!("{standing:?}")
         };
-        assert_eq!(guard, Revision(9));
-        assert_eq!(leased[1].window, window(300));
+        assert_eq!((leased[1].guard, leased[1].window), (Revision(9), window(300)));
+    }
+
+    #[test]
+    fn identities_of_two_grants_are_one_lease_until_and_after_they_are_renewed_together() {
+        let later = Token {
+            revision: Revision(7),
+            ..TOKEN
+        };
+        let mut came = row(2);
+        came.revision = Revision(7);
+        holder(&mut came).token = later;
+        let held = [tenancy(1), Tenancy::new(leased(2), later, Revision(7))];
+        let as_granted = settle_renewal(&snapshot(vec![row(1), came.clone()]), ME, BOOT, &held);
+        assert_eq!(
+            as_granted,
+            Standing::Mine {
+                leased: held.to_vec()
+            }
+        );
+        let mut rows = vec![row(1), came];
+        for row in &mut rows {
+            row.revision = Revision(8);
+        }
+        let Standing::Mine { leased } = settle_renewal(&snapshot(rows.clone()), ME, BOOT, &held) else {
+            panic!("a renewal whose answer was lost")
+        };
+        assert!(leased.iter().all(|tenancy| tenancy.guard == Revision(8)));
+        // The first was renewed, whose answer was lost, before the other came.
+        rows[1].revision = Revision(7);
+        let Standing::Mine { leased } = settle_renewal(&snapshot(rows.clone()), ME, BOOT, &held) else {
+            panic!("a renewal before the second grant")
+        };
+        assert_eq!((leased[0].guard, leased[1].guard), (Revision(8), Revision(7)));
+        rows[1].revision = Revision(9);
+        let apart = settle_renewal(&snapshot(rows), ME, BOOT, &held);
+        assert_eq!(apart, Standing::Lost, "each was changed without the other");
     }
 
     #[test]
     fn a_lease_that_has_expired_is_still_mine_while_nobody_has_taken_it() {
         let mut expired = row(1);
         holder(&mut expired).expired = true;
-        let standing = settle_renewal(&snapshot(vec![expired]), ME, BOOT, TOKEN, &[leased(1)]);
+        let standing = settle_renewal(&snapshot(vec![expired]), ME, BOOT, &[tenancy(1)]);
         assert!(matches!(standing, Standing::Mine { .. }), "{standing:?}");
     }
 
@@ -444,9 +516,24 @@ mod tests {
             let mut other = row(2);
             change(&mut other);
             let snapshot = snapshot(vec![row(1), other]);
-            let standing = settle_renewal(&snapshot, ME, BOOT, TOKEN, &[leased(1), leased(2)]);
+            let standing = settle_renewal(&snapshot, ME, BOOT, &[tenancy(1), tenancy(2)]);
             assert_eq!(standing, Standing::Lost, "{what}");
         }
+    }
+
+    #[test]
+    fn a_lease_that_an_operator_has_ended_is_not_mine_though_the_rows_show_it() {
+        let ordered = |token| {
+            let orders = [(Identity(2), token)].into_iter().collect();
+            let snapshot = snapshot(vec![row(1), row(2)]).with_orders(orders);
+            settle_renewal(&snapshot, ME, BOOT, &[tenancy(1), tenancy(2)])
+        };
+        assert_eq!(ordered(TOKEN), Standing::Ordered);
+        let of_the_last = Token {
+            revision: Revision(4),
+            ..TOKEN
+        };
+        assert!(matches!(ordered(of_the_last), Standing::Mine { .. }));
     }
 
     #[test]

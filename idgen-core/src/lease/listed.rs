@@ -1,15 +1,15 @@
-//! Identities that the configuration of a server names: all of them, or none.
+//! Identities that a server is to have: exactly these, as many of them as are free.
 //!
 //! A shard stands for rows that are somewhere, so no other shard will do. Each must be free, and its next
 //! window must not begin further ahead of the clock than [`FLOOR_LEAD_MS`] allows; until then the server
-//! waits, and says for whom. So a shard that was given back clean, with its exact high water, is taken
+//! waits for it, with what it has got, and says for whom. So a shard that was given back clean, with its exact high water, is taken
 //! at once, and one whose holder vanished after the TTL and the rest of its window.
 //!
 //! What the daemon holds itself when it asks is dead: shared memory was made anew, or an installation was
 //! refused. It need not wait for itself to expire, only for the window.
 
 use super::ledger::{PlannedGrant, Snapshot};
-use super::pool::{Candidate, Memory, PlanError, PlanFor};
+use super::pool::{Candidate, Memory, PlanError, PlanFor, Wanted};
 use super::timing::Timing;
 use super::token::{Identity, Token};
 use super::window::FLOOR_LEAD_MS;
@@ -56,7 +56,7 @@ const NAMED_MAX: usize = 8;
 
 /// For people.
 pub(super) fn describe(taken: &[NotFree], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{} of the configured shards cannot be leased: ", taken.len())?;
+    write!(f, "{} of this server's shards cannot be leased: ", taken.len())?;
     for (n, not_free) in taken.iter().take(NAMED_MAX).enumerate() {
         if n > 0 {
             f.write_str(", ")?;
@@ -69,7 +69,7 @@ pub(super) fn describe(taken: &[NotFree], f: &mut fmt::Formatter<'_>) -> fmt::Re
     }
 }
 
-/// Plans a grant of exactly these.
+/// Plans a grant of those that are free. An error: none is.
 pub(super) fn plan(
     snapshot: &Snapshot,
     memory: &Memory,
@@ -77,6 +77,30 @@ pub(super) fn plan(
     asked: PlanFor<'_>,
     identities: &[Identity],
 ) -> Result<Vec<PlannedGrant>, PlanError> {
+    let (grants, taken) = divide(snapshot, memory, timing, asked, identities);
+    if grants.is_empty() {
+        Err(PlanError::NotFree(taken))
+    } else {
+        Ok(grants)
+    }
+}
+
+/// Which of the listed identities a plan has to leave out, and why.
+#[must_use]
+pub fn not_free(snapshot: &Snapshot, memory: &Memory, timing: &Timing, asked: PlanFor<'_>) -> Vec<NotFree> {
+    match asked.wanted {
+        Wanted::Any(_) => Vec::new(),
+        Wanted::Listed(identities) => divide(snapshot, memory, timing, asked, identities).1,
+    }
+}
+
+fn divide(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    timing: &Timing,
+    asked: PlanFor<'_>,
+    identities: &[Identity],
+) -> (Vec<PlannedGrant>, Vec<NotFree>) {
     let mut taken = Vec::new();
     let mut grants = Vec::with_capacity(identities.len());
     for identity in identities {
@@ -89,11 +113,7 @@ pub(super) fn plan(
             }),
         }
     }
-    if taken.is_empty() {
-        Ok(grants)
-    } else {
-        Err(PlanError::NotFree(taken))
-    }
+    (grants, taken)
 }
 
 fn plan_one(
@@ -126,7 +146,7 @@ fn own_remains(candidate: &Candidate<'_>, asked: PlanFor<'_>) -> Result<Option<T
 #[cfg(test)]
 mod tests {
     use super::super::ledger::{Cell, GrantPlan, Holder, Row};
-    use super::super::pool::{Wanted, plan_grant};
+    use super::super::pool::plan_grant;
     use super::super::timing::TimingSpec;
     use super::super::token::{BootId, Epoch, InstanceId, Revision};
     use super::*;
@@ -164,7 +184,12 @@ mod tests {
         Snapshot::new(cell, Revision(0), rows)
     }
 
-    fn ask(rows: Vec<Row>, memory: &Memory, shards: &[u16]) -> Result<GrantPlan, PlanError> {
+    /// The plan, and what it leaves out.
+    fn divided(
+        rows: Vec<Row>,
+        memory: &Memory,
+        shards: &[u16],
+    ) -> (Result<GrantPlan, PlanError>, Vec<NotFree>) {
         let wanted = Wanted::Listed(shards.iter().copied().map(Identity).collect());
         let asked = PlanFor {
             instance: ME,
@@ -174,7 +199,13 @@ mod tests {
             random: 7,
         };
         let timing = Timing::new(TimingSpec::of_ttl(10_000)).unwrap();
-        plan_grant(&snapshot(rows), memory, &timing, asked)
+        let snapshot = snapshot(rows);
+        let plan = plan_grant(&snapshot, memory, &timing, asked);
+        (plan, not_free(&snapshot, memory, &timing, asked))
+    }
+
+    fn ask(rows: Vec<Row>, memory: &Memory, shards: &[u16]) -> Result<GrantPlan, PlanError> {
+        divided(rows, memory, shards).0
     }
 
     #[test]
@@ -197,16 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_holds_refuses_all_and_names_the_holder() {
+    fn one_that_somebody_holds_is_left_out_with_the_name_of_the_holder() {
         let rows = vec![
             row(3, 10, Some((OTHER, false))),
             row(4, 10, Some((OTHER, true))),
             row(5, WALL + 60_000, None),
         ];
-        let error = ask(rows, &Memory::new(), &[2, 3, 4, 5]).unwrap_err();
+        let (plan, taken) = divided(rows, &Memory::new(), &[2, 3, 4, 5]);
+        let planned = plan.unwrap().grants;
+        let planned: Vec<u16> = planned.iter().map(|planned| planned.leased.identity.0).collect();
+        assert_eq!(planned, [2, 4], "nobody waits for a shard of somebody else");
         assert_eq!(
-            error.to_string(),
-            "2 of the configured shards cannot be leased: 3 is held by server-2, 5 is cooling until Unix ms 1059001"
+            PlanError::NotFree(taken).to_string(),
+            "2 of this server's shards cannot be leased: 3 is held by server-2, 5 is cooling until Unix ms 1059001"
         );
     }
 
@@ -260,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plan_takes_all_or_nothing_and_nothing_of_others(
+        fn a_plan_takes_all_that_is_free_and_nothing_of_others(
             rows in prop::collection::btree_map(0u16..40, (WALL - 5..WALL + 2_000, any::<Option<(bool, bool)>>()), 0..40),
             known in prop::collection::btree_map(0u16..40, WALL - 5..WALL + 2_000, 0..10),
             shards in prop::collection::btree_set(0u16..40, 1..40),
@@ -274,10 +308,13 @@ mod tests {
             }
             let shards: Vec<u16> = shards.into_iter().collect();
             let snapshot = snapshot(rows.clone());
-            match ask(rows, &memory, &shards) {
+            let (plan, taken) = divided(rows, &memory, &shards);
+            match plan {
                 Ok(plan) => {
-                    let planned: Vec<u16> = plan.grants.iter().map(|planned| planned.leased.identity.0).collect();
-                    prop_assert_eq!(planned, shards);
+                    let mut all: Vec<u16> = plan.grants.iter().map(|planned| planned.leased.identity.0).collect();
+                    all.extend(taken.iter().map(|not_free| not_free.identity.0));
+                    all.sort_unstable();
+                    prop_assert_eq!(all, shards);
                     for planned in &plan.grants {
                         let (identity, floor) = (planned.leased.identity, planned.leased.window.floor);
                         prop_assert!(floor.0 <= WALL + FLOOR_LEAD_MS);
@@ -289,7 +326,7 @@ mod tests {
                         }
                     }
                 }
-                Err(PlanError::NotFree(taken)) => prop_assert!(!taken.is_empty()),
+                Err(PlanError::NotFree(all)) => prop_assert_eq!((all.len(), all), (shards.len(), taken)),
                 Err(other) => prop_assert!(false, "{}", other),
             }
         }

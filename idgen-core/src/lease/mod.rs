@@ -17,6 +17,9 @@
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  trust    may a lease be taken from it by now?
+//!  order    an operator has a holder stop
+//!  assigned who is to have which shard, and who has it
+//!  order    an operator has a holder stop               approval  what needs two people
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
 //!  events   what happened, from the log of the store, in a trail that shows what is missing or was changed
 //! ```
@@ -24,6 +27,8 @@
 //! What is absent: stores, sockets, Postgres, retries of requests. The daemon's shell does those.
 
 pub mod anchor;
+pub mod approval;
+pub mod assigned;
 pub mod class;
 pub mod epoch;
 pub mod events;
@@ -34,6 +39,7 @@ pub mod listed;
 pub mod monitor;
 pub mod named;
 pub mod occupancy;
+pub mod order;
 pub mod peers;
 pub mod pool;
 pub mod step;
@@ -46,6 +52,7 @@ pub mod trust;
 pub mod window;
 
 pub use anchor::{Anchor, Departure, Pins};
+pub use assigned::{Assigned, Assignment, Holding, Place, PlaceState, Presence};
 pub use class::Class;
 pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
 pub use formats::PlansApart;
@@ -54,6 +61,7 @@ pub use ledger::{Cell, GrantPlan, Snapshot};
 pub use listed::{NotFree, Occupied};
 pub use monitor::{ClockMonitor, ClockState, Gate, Judgement, Known};
 pub use occupancy::{Exhausted, Occupancy, Pressure};
+pub use order::{Order, Orders};
 pub use peers::Peers;
 pub use pool::{Memory, Wanted};
 pub use step::{ClockVerdict, StepGuard};
@@ -65,4 +73,4 @@ pub use token::{
 };
 pub use told::Told;
 pub use trust::{Applicant, Trust, Unsettled, Waits};
-pub use window::{Leased, Window};
+pub use window::{Leased, Tenancy, Window};

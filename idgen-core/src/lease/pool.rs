@@ -98,7 +98,7 @@ pub enum PlanError {
     Exhausted(Exhausted),
     /// The cell forbids windows that begin now.
     FloorAhead(FloorAhead),
-    /// These of the listed identities cannot be taken. One is enough to take none.
+    /// None of the listed identities can be taken.
     NotFree(Vec<NotFree>),
 }
 
@@ -125,11 +125,20 @@ impl From<FloorAhead> for PlanError {
 pub enum Wanted {
     /// As many of the pool.
     Any(usize),
-    /// Exactly these, in rising order: all of them or nothing.
+    /// Exactly these, in rising order, as soon as each is free.
     Listed(Vec<Identity>),
 }
 
 impl Wanted {
+    /// Those that are named.
+    #[must_use]
+    pub fn listed(&self) -> &[Identity] {
+        match self {
+            Self::Any(_) => &[],
+            Self::Listed(identities) => identities,
+        }
+    }
+
     /// How many.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -143,7 +152,7 @@ impl Wanted {
 /// For whom a plan is made, and what it may count on.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanFor<'a> {
-    /// The daemon that asks. It holds nothing that anybody mints from.
+    /// The daemon that asks. Of what is wanted it holds nothing that anybody mints from.
     pub instance: InstanceId,
     /// The shared memory the identities are for.
     pub boot_id: BootId,

@@ -150,6 +150,12 @@ mod tests {
         Snapshot::new(cell, Revision(1), rows.collect())
     }
 
+    const WIDE: &str = "wide(1577836800000,1,41,2,0,11,9)";
+
+    fn wide(region: u64) -> CellFormat {
+        CellFormat::new(WIDE.parse().unwrap(), Some(region)).unwrap()
+    }
+
     fn regional(region: u64) -> CellFormat {
         CellFormat::new(REGIONAL, Some(region)).unwrap()
     }
@@ -210,10 +216,10 @@ mod tests {
     fn a_second_switch_lets_nobody_begin_before_the_first() {
         let first = NOW.saturating_sub(5_000);
         let formats = format!("classic; regional/1 from {}", first.0);
-        let planned = plan(&snapshot(&formats, &[]), regional(2), EARLIEST).unwrap();
+        let planned = plan(&snapshot(&formats, &[]), wide(1), EARLIEST).unwrap();
         assert_eq!(
             planned.formats,
-            format!("regional/1; regional/2 from {}", EARLIEST.0)
+            format!("regional/1; {}/1 from {}", WIDE, EARLIEST.0)
         );
         assert_eq!(planned.min_floor, first);
     }

@@ -1,6 +1,6 @@
 //! Floor and ceiling of a window.
 
-use super::token::Identity;
+use super::token::{Claim, Identity, Revision, Token};
 use crate::clock::UnixMs;
 use core::fmt;
 
@@ -37,6 +37,51 @@ pub struct Leased {
     pub identity: Identity,
     /// What it may mint.
     pub window: Window,
+}
+
+/// One identity of a lease that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tenancy {
+    /// The identity.
+    pub identity: Identity,
+    /// What the store has committed.
+    pub window: Window,
+    /// The fencing token of its grant.
+    pub token: Token,
+    /// Revision of the store's row: guards the next renewal.
+    pub guard: Revision,
+}
+
+impl Tenancy {
+    /// Granted under this token, and as the store has left it.
+    #[must_use]
+    pub fn new(leased: Leased, token: Token, guard: Revision) -> Self {
+        let Leased { identity, window } = leased;
+        Self {
+            identity,
+            window,
+            token,
+            guard,
+        }
+    }
+
+    /// Without token and guard.
+    #[must_use]
+    pub fn leased(&self) -> Leased {
+        Leased {
+            identity: self.identity,
+            window: self.window,
+        }
+    }
+
+    /// As shared memory and the store name it.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim {
+            identity: self.identity,
+            token: self.token,
+        }
+    }
 }
 
 /// The floor would lie too far ahead of the wall clock: wait, or take another identity.

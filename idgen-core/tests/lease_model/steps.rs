@@ -5,7 +5,7 @@
 //! the daemon tries those on real servers.
 
 use idgen_core::lease::ledger::{Standing, settle_renewal};
-use idgen_core::lease::{Anchor, Window};
+use idgen_core::lease::{Anchor, Tenancy, Window};
 
 use crate::histories;
 use crate::scenario::{Broken, OldPrimary, Scenario};
@@ -375,21 +375,22 @@ fn settle(scenario: &Scenario, state: &State, node: usize, lease: &Lease, out: &
         return;
     }
     let snapshot = store.snapshot(scenario.identities);
-    let leased = lease.leased(scenario.identities);
-    let token = lease.token.core();
-    let standing = settle_renewal(&snapshot, instance(node as u8), BOOT, token, &leased);
+    let (token, guard) = (lease.token.core(), revision(lease.guard));
+    let leased = lease.leased(scenario.identities).into_iter();
+    let held: Vec<Tenancy> = leased.map(|leased| Tenancy::new(leased, token, guard)).collect();
+    let standing = settle_renewal(&snapshot, instance(node as u8), BOOT, &held);
     let mut next = *state;
     if replicated && !state.promoted {
         next.stores[1] = next.stores[0];
     }
     let mine = match standing {
-        Standing::Lost => {
+        Standing::Lost | Standing::Ordered => {
             next.nodes[node].lease = None;
             false
         }
-        Standing::Mine { guard, leased } => {
+        Standing::Mine { leased } => {
             let mut settled = *lease;
-            settled.guard = u8::try_from(guard.0).unwrap();
+            settled.guard = u8::try_from(leased[0].guard.0).unwrap();
             let held = settled.held.iter_mut().flatten();
             for (held, leased) in held.zip(leased) {
                 held.ceiling = last_tick(leased.window.ceiling);

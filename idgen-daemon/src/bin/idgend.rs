@@ -2,17 +2,22 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
+use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::http::{self, Pages};
+use idgen_daemon::lease::events::{events, keep_short};
 use idgen_daemon::lease::{
-    AcceptRequests, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, Report, Shown,
-    accept_channel, ask_for_ever, listen,
+    AcceptRequests, AnyShards, AnyStore, ClockInputs, Heard, HolderName, Keeper, KeeperConfig, MapFeeder,
+    OrdersHeard, Report, ShardBoard, ShardList, ShardWatch, ShardWatchConfig, Shown, accept_channel,
+    ask_for_ever, hear_orders, listen, order_channel, shards_of,
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
+use idgen_daemon::secret;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
 use std::net::TcpListener;
@@ -29,6 +34,10 @@ use uuid::Uuid;
 /// One thread for the keeper, one for whoever reads metrics: a daemon beside a database stays small.
 const WORKER_THREADS: usize = 2;
 
+/// A request to etcd is a large future within others, and a build without optimisation moves each over the stack: the
+/// 2 MiB that threads have by default are too few for a release that is refused and tried again.
+const STACK_BYTES: usize = 8 << 20;
+
 /// For connections that are being closed when everything else has ended.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
@@ -37,7 +46,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
     name = "idgend",
     version,
     about = "Keeps the lease that a Postgres server with pg_idgen mints ids from.",
-    after_help = "Exit codes: 0 ok, 1 runtime failure, 2 usage or configuration, 3 refused for good.",
+    after_help = "Example:\n  idgend --config /etc/idgend.toml\n\n\
+                  Exit codes: 0 ok, 1 runtime failure, 2 usage or configuration, 3 refused for good.",
     args_conflicts_with_subcommands = true
 )]
 struct Arguments {
@@ -57,14 +67,29 @@ struct ConfigFile {
 #[derive(Subcommand)]
 enum Command {
     /// Check the configuration file and the environment, and end.
+    #[command(after_help = "Example:\n  idgend check-config --config /etc/idgend.toml")]
     CheckConfig(ConfigFile),
+    /// Write a script that lets a shell complete the arguments.
+    #[command(after_help = "Example:\n  idgend completions bash >/etc/bash_completion.d/idgend")]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
 }
 
 fn main() -> ExitCode {
+    secret::tell_panics_redacted();
     tls::install_provider();
-    let arguments = Arguments::parse();
+    let arguments = match command_line::parse::<Arguments>() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     let outcome = match (arguments.command, arguments.run) {
         (Some(Command::CheckConfig(file)), _) => load(&file).map(|_| ExitCode::SUCCESS),
+        (Some(Command::Completions { shell }), _) => {
+            command_line::complete::<Arguments>(shell);
+            Ok(ExitCode::SUCCESS)
+        }
         (None, Some(file)) => load(&file).and_then(run),
         (None, None) => Err(Error::usage("--config FILE is missing")),
     };
@@ -88,6 +113,7 @@ fn run(config: Config) -> Result<ExitCode> {
     log::init(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
         .map_err(|error| Error::runtime(format!("start the runtime: {error}")))?;
@@ -119,10 +145,13 @@ async fn supervise(config: Config) -> Result<()> {
     let mut supervisor = Supervisor::new(stop.clone());
     let listener = config.http_listen.map(http::bind).transpose()?;
     let clock = watch_clocks(&mut supervisor, &config, holder.instance, &stop).await;
-    let (mut reports, mut clocks) = (Vec::new(), Vec::new());
+    let (mut reports, mut clocks, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
+    let mut shards = None;
     for leases in &config.classes {
         let class = leases.class;
         let (accept, accepts) = accept_channel();
+        let (post, orders) = order_channel();
+        let (list, follows) = watch::channel::<ShardList>(None);
         let keeper = KeeperConfig {
             poll: config.postgres.poll,
             class: leases.clone(),
@@ -133,22 +162,36 @@ async fn supervise(config: Config) -> Result<()> {
                 ..clock.clone()
             },
             reach: config.store.reach(),
+            list: (class == Class::Shard).then_some(follows),
         };
         let (metrics, stop) = (metrics.of(class), stop.clone());
-        let reported = spawn_keeper(&mut supervisor, &config, keeper, accepts, metrics, stop);
+        let heard = Told { accepts, orders };
+        let reported = spawn_keeper(&mut supervisor, &config, keeper, heard, metrics, stop);
+        if class == Class::Shard {
+            let followed = (reported.clone(), list);
+            shards = Some(spawn_shards(&mut supervisor, &config, leases, &holder, followed));
+        }
         reports.push((class, reported));
+        listeners.push((class, post));
         clocks.push((class, accept));
     }
+    let listening = hear_orders(
+        config.store.clone(),
+        listeners.into_iter().collect(),
+        stop.clone(),
+    );
+    supervisor.spawn_essential("orders of operators", async {
+        listening.await;
+        Ok(())
+    });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
-    let certificates = config.client_certificates();
-    if !certificates.is_empty() {
-        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
-        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
-    }
+    spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
             reports,
             authority: board,
+            shards,
             metrics,
             clocks,
         };
@@ -156,6 +199,20 @@ async fn supervise(config: Config) -> Result<()> {
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+/// Starts what looks when our certificates end, where there are any.
+fn spawn_certificates(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let certificates = config.client_certificates();
+    if !certificates.is_empty() {
+        let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());
+        supervisor.spawn_essential("certificates", tls::watch(expiry, stop.clone()));
+    }
 }
 
 fn spawn_http(supervisor: &mut Supervisor, listener: TcpListener, pages: Pages) {
@@ -196,12 +253,18 @@ async fn watch_clocks(
     }
 }
 
+/// Where a keeper is told things.
+struct Told {
+    accepts: AcceptRequests,
+    orders: OrdersHeard,
+}
+
 /// Starts the keeper of one class; returns what it reports.
 fn spawn_keeper(
     supervisor: &mut Supervisor,
     config: &Config,
     keeper: KeeperConfig,
-    accepts: AcceptRequests,
+    told: Told,
     metrics: ClassMetrics,
     stop: CancellationToken,
 ) -> watch::Receiver<Report> {
@@ -210,6 +273,7 @@ fn spawn_keeper(
         wanted,
         timing,
     } = keeper.class.clone();
+    let Told { accepts, orders } = told;
     let period = Duration::from_millis(timing.period_ms());
     let (report, reported) = watch::channel(Report::starting(wanted.count(), period));
     let name = match class {
@@ -222,15 +286,49 @@ fn spawn_keeper(
     let span = tracing::info_span!("lease", class = class.name());
     match AnyStore::new(&config.store, class, timing.ttl_ms(), holder).showing(shown) {
         AnyStore::Postgres(store) => {
-            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, orders, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
         AnyStore::Etcd(store) => {
-            let keeper = Keeper::new(keeper, postgres, *store, accepts, report, metrics);
+            let keeper = Keeper::new(keeper, postgres, *store, accepts, orders, report, metrics);
             supervisor.spawn_essential(name, keeper.run(stop).instrument(span));
         }
     }
     reported
+}
+
+/// Starts what follows who is to have which shard, and what writes that down for clients; returns where it can be read.
+fn spawn_shards(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    leases: &ClassConfig,
+    holder: &HolderName,
+    (report, list): (watch::Receiver<Report>, watch::Sender<ShardList>),
+) -> ShardBoard {
+    let board = ShardBoard::new();
+    let watch = ShardWatchConfig {
+        server: holder.name.clone(),
+        instance: holder.instance,
+        address: config.shard_address.clone(),
+        configured: leases.wanted.listed().to_vec(),
+        room: config.store.shard_room(),
+        timing: leases.timing,
+    };
+    let stop = supervisor.stop();
+    let period = Duration::from_millis(leases.timing.period_ms());
+    match shards_of(&config.store, period) {
+        AnyShards::Postgres(feed) => {
+            let watch = ShardWatch::new(watch, *feed, report, list, board.clone());
+            supervisor.spawn_essential("shards", watch.run(stop.clone()));
+        }
+        AnyShards::Etcd(feed) => {
+            let watch = ShardWatch::new(watch, *feed, report, list, board.clone());
+            supervisor.spawn_essential("shards", watch.run(stop.clone()));
+        }
+    }
+    let feeder = MapFeeder::new(config.postgres.clone(), board.clone());
+    supervisor.spawn_essential("shard map", feeder.run(stop));
+    board
 }
 
 /// Starts what keeps the authority over segments, where that is leased; returns where it reports.
@@ -269,6 +367,23 @@ fn spawn_authority(
         }
     }
     board
+}
+
+/// Starts what follows the log of the lease store.
+fn spawn_events(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let (store, holder, stop) = (config.store.clone(), holder.clone(), stop.clone());
+    if config.events.enabled {
+        let followed = events(store, config.events.clone(), holder, metrics.of_events(), stop);
+        supervisor.spawn_essential("lease events", followed);
+    } else {
+        supervisor.spawn_essential("log of the lease store", keep_short(store, holder, stop));
+    }
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

@@ -45,11 +45,11 @@ fn is_suffix(rest: &str) -> bool {
 fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {
     match path {
         "NAME" => raw.name = Some(value),
-        "POSTGRES__URL" => raw.postgres.url = Some(value),
+        "POSTGRES__URL" => raw.postgres.url = Some(value.into()),
         "POSTGRES__CONNECT_TIMEOUT_MS" => raw.postgres.connect_timeout_ms = Some(number(&value)?),
         "POSTGRES__POLL_MS" => raw.postgres.poll_ms = Some(number(&value)?),
         "STORE__KIND" => raw.store.kind = Some(value),
-        "STORE__URL" => raw.store.url = Some(value),
+        "STORE__URL" => raw.store.url = Some(value.into()),
         "STORE__ENDPOINTS" => raw.store.endpoints = Some(list(&value)),
         "STORE__PREFIX" => raw.store.prefix = Some(value),
         "STORE__MAX_TXN_OPS" => raw.store.max_txn_ops = Some(number(&value)?),
@@ -58,7 +58,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "STORE__KEY_FILE" => raw.store.key_file = Some(value),
         "STORE__USERNAME" => raw.store.username = Some(value),
         "STORE__PASSWORD_FILE" => raw.store.password_file = Some(value),
-        "STORE__PASSWORD" => raw.store.password = Some(value),
+        "STORE__PASSWORD" => raw.store.password = Some(value.into()),
         "STORE__REQUEST_TIMEOUT_MS" => raw.store.request_timeout_ms = Some(number(&value)?),
         "WORKERS__COUNT" => raw.workers.count = Some(number(&value)?),
         "WORKERS__TTL_MS" => raw.workers.ttl_ms = Some(number(&value)?),
@@ -68,12 +68,16 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
             let items = list(&value).into_iter().map(RawShard::Range);
             raw.shards.ids = Some(items.collect());
         }
+        "SHARDS__ADDRESS" => raw.shards.address = Some(value),
         "SHARDS__TTL_MS" => raw.shards.ttl_ms = Some(number(&value)?),
         "SHARDS__WINDOW_MS" => raw.shards.window_ms = Some(number(&value)?),
         "SHARDS__PERIOD_MS" => raw.shards.period_ms = Some(number(&value)?),
         "AUTHORITY__LEASED" => raw.authority.leased = Some(truth(&value)?),
         "AUTHORITY__TTL_MS" => raw.authority.ttl_ms = Some(number(&value)?),
         "AUTHORITY__PERIOD_MS" => raw.authority.period_ms = Some(number(&value)?),
+        "EVENTS__ENABLED" => raw.events.enabled = Some(truth(&value)?),
+        "EVENTS__URL" => raw.events.url = Some(value),
+        "EVENTS__KEEP_DAYS" => raw.events.keep_days = Some(number(&value)?),
         "CLOCK__CHECK" => raw.clock.check = Some(value),
         "CLOCK__CHRONY" => raw.clock.chrony = Some(value),
         "CLOCK__ACCEPT_SYNCHRONISED" => raw.clock.accept_synchronised = Some(truth(&value)?),

@@ -116,7 +116,7 @@ fn check_user(raw: &RawStore) -> Checked<Option<EtcdUser>> {
             return Err("store.password_file and IDGEND_STORE__PASSWORD are both given".into());
         }
         (Some(file), None) => Some(Password::File(file.into())),
-        (None, Some(password)) => Some(Password::given(password.clone())),
+        (None, Some(password)) => Some(Password::Given(password.clone())),
         (None, None) => None,
     };
     match (&raw.username, password) {

@@ -5,18 +5,23 @@
 
 mod authority;
 mod clock;
+mod credentials;
 mod env;
 mod etcd;
+mod events;
 mod locks;
 #[cfg(test)]
 mod tests;
 
 use self::authority::RawAuthority;
 use self::clock::RawClock;
+use self::events::RawEvents;
 use self::locks::RawLock;
 use crate::error::{Error, Result};
-use crate::lease::{EtcdSecurity, ranges};
+use crate::lease::events::EventsConfig;
+use crate::lease::{EtcdSecurity, identities_at_once, ranges};
 use crate::postgres::PostgresUrl;
+use crate::secret::Secret;
 use crate::tls::{Source, TlsFiles};
 use idgen_core::lease::{Class, Identity, Reach, Timing, Wanted};
 use serde::Deserialize;
@@ -28,6 +33,7 @@ use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 pub use self::clock::ClockConfig;
+pub use self::credentials::Credentials;
 pub use self::locks::LockClass;
 
 /// Workers per server at most: with more a single server would take more than an eighth of the half of
@@ -44,10 +50,14 @@ pub struct Config {
     pub store: StoreConfig,
     /// What is leased for the server: at least one class, each at most once.
     pub classes: Vec<ClassConfig>,
+    /// Where clients find the shards of this server; empty: not said.
+    pub shard_address: String,
     /// Times of the leases that make the server the authority of its segments; `None`: that is not leased.
     pub authority: Option<Timing>,
     /// What commands may run under a lock, by the names of the classes.
     pub locks: BTreeMap<String, LockClass>,
+    /// Whether the log of the lease store is followed, and where the trail is written.
+    pub events: EventsConfig,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -61,7 +71,7 @@ pub struct Config {
 pub struct ClassConfig {
     /// Which class.
     pub class: Class,
-    /// Which identities of it; never none.
+    /// Which identities of it. Of shards perhaps none: some may be moved to this server.
     pub wanted: Wanted,
     /// TTL, window, period and margin.
     pub timing: Timing,
@@ -106,6 +116,16 @@ pub enum StoreConfig {
 }
 
 impl StoreConfig {
+    /// How many shards a server can lease in it.
+    #[must_use]
+    pub fn shard_room(&self) -> usize {
+        let all = usize::from(Class::Shard.size());
+        match self {
+            Self::Postgres { .. } => all,
+            Self::Etcd { txn_ops_max, .. } => identities_at_once(*txn_ops_max).min(all),
+        }
+    }
+
     /// How it is reached.
     #[must_use]
     pub fn reach(&self) -> Reach {
@@ -144,6 +164,7 @@ struct RawConfig {
     shards: RawShards,
     authority: RawAuthority,
     locks: BTreeMap<String, RawLock>,
+    events: RawEvents,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -152,7 +173,7 @@ struct RawConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawPostgres {
-    url: Option<String>,
+    url: Option<Secret>,
     connect_timeout_ms: Option<u64>,
     poll_ms: Option<u64>,
 }
@@ -161,7 +182,7 @@ struct RawPostgres {
 #[serde(deny_unknown_fields, default)]
 struct RawStore {
     kind: Option<String>,
-    url: Option<String>,
+    url: Option<Secret>,
     endpoints: Option<Vec<String>>,
     prefix: Option<String>,
     request_timeout_ms: Option<u64>,
@@ -173,7 +194,7 @@ struct RawStore {
     password_file: Option<String>,
     /// From the environment only: a configuration file is read by too many.
     #[serde(skip)]
-    password: Option<String>,
+    password: Option<Secret>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -189,6 +210,7 @@ struct RawWorkers {
 #[serde(deny_unknown_fields, default)]
 struct RawShards {
     ids: Option<Vec<RawShard>>,
+    address: Option<String>,
     ttl_ms: Option<u64>,
     window_ms: Option<u64>,
     period_ms: Option<u64>,
@@ -249,7 +271,8 @@ impl Config {
             StoreConfig::Postgres { url, .. } => url.tls(),
             StoreConfig::Etcd { security, .. } => security.tls.as_ref(),
         };
-        self.postgres.url.tls().into_iter().chain(store)
+        let events = self.events.url.tls().filter(|_| self.events.enabled);
+        self.postgres.url.tls().into_iter().chain(store).chain(events)
     }
 
     /// Parses `text`; `file` is how errors call it.
@@ -264,7 +287,7 @@ impl Config {
 
 /// `file:line: key: message`. The line itself is not shown: it may hold a password.
 fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
-    let message = error.message();
+    let message = without_values(error.message());
     let Some(span) = error.span() else {
         return format!("{file}: {message}");
     };
@@ -274,10 +297,25 @@ fn locate(file: &str, text: &str, error: &toml::de::Error) -> String {
         .lines()
         .nth(line)
         .and_then(|line| line.split_once('='))
-        .map(|(key, _)| key.trim());
+        .map(|(key, _)| key.trim())
+        // Within a list or a text of several lines it is no key.
+        .filter(|key| {
+            key.chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+        });
     match key.filter(|key| !message.contains(&format!("`{key}`"))) {
         Some(key) => format!("{file}:{}: {key}: {message}", line + 1),
         None => format!("{file}:{}: {message}", line + 1),
+    }
+}
+
+/// `invalid type: string "…", expected …`: a URL that was put in the place of something else is not quoted.
+fn without_values(message: &str) -> String {
+    match (message.find("string \""), message.rfind("\", expected")) {
+        (Some(from), Some(to)) if from + 8 <= to => {
+            format!("{}string{}", &message[..from], &message[to + 1..])
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -287,7 +325,7 @@ impl RawConfig {
     fn check(self) -> Checked<Config> {
         let url = self.postgres.url.ok_or("postgres.url is missing")?;
         let postgres = PostgresConfig {
-            url: parse_url("postgres.url", &url)?,
+            url: parse_url("postgres.url", url.expose())?,
             connect_timeout: millis(
                 "postgres.connect_timeout_ms",
                 self.postgres.connect_timeout_ms,
@@ -299,14 +337,17 @@ impl RawConfig {
         let classes = check_classes(&self.workers, &self.shards, &store)?;
         let authority = self.authority.check(&postgres, &store)?;
         let locks = locks::check(&self.locks, &store)?;
+        let events = self.events.check(&postgres, &store)?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
             postgres,
             store,
             classes,
+            shard_address: self.shards.address.unwrap_or_default(),
             authority,
             locks,
+            events,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,
@@ -323,7 +364,7 @@ impl RawStore {
                     return Err(format!("store.{key} is for kind = \"etcd\" only"));
                 }
                 let url = match self.url {
-                    Some(url) => parse_url("store.url", &url)?,
+                    Some(url) => parse_url("store.url", url.expose())?,
                     None => postgres.url.clone(),
                 };
                 let connect_timeout = postgres.connect_timeout;
@@ -370,7 +411,7 @@ fn check_classes(workers: &RawWorkers, shards: &RawShards, store: &StoreConfig) 
         .into_iter()
         .flatten()
         .collect();
-    if classes.is_empty() {
+    if classes.iter().all(|class| class.wanted.count() == 0) {
         return Err("workers.count = 0 and shards.ids is empty: there is nothing to lease".into());
     }
     Ok(classes)
@@ -403,7 +444,8 @@ impl RawShards {
         let count = identities.len();
         etcd::check_count(store, count).map_err(|why| format!("shards.ids names {count} shards: {why}"))?;
         let timing = check_timing(Class::Shard, store, [self.ttl_ms, self.window_ms, self.period_ms])?;
-        Ok((count > 0).then_some(ClassConfig {
+        // A list without any says that some may come.
+        Ok(self.ids.is_some().then_some(ClassConfig {
             class: Class::Shard,
             wanted: Wanted::Listed(identities),
             timing,

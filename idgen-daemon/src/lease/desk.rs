@@ -11,10 +11,11 @@ use crate::error::Error;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
 use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
-use idgen_core::lease::pool::{PlanFor, plan_grant};
+use idgen_core::lease::listed::not_free;
+use idgen_core::lease::pool::{PlanError, PlanFor, plan_grant};
 use idgen_core::lease::{
-    Anchor, Applicant, BootId, Cell, CellId, Leased, Mark, Memory, Occupancy, Pins, Reach, Revision,
-    Snapshot, Timing, Told, Trust, Unsettled, Waits, Wanted,
+    Anchor, Applicant, BootId, Cell, CellId, Epoch, Leased, Mark, Memory, NotFree, Occupancy, Pins, Reach,
+    Revision, Snapshot, Tenancy, Timing, Told, Trust, Unsettled, Waits, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -109,6 +110,8 @@ pub(super) struct Answer {
     pub(super) asked: Vec<Leased>,
     /// Marks that the store took.
     pub(super) released: Vec<Mark>,
+    /// Which of the listed identities could not be had, for people; `None`: no grant was asked for.
+    pub(super) missing: Option<Vec<NotFree>>,
 }
 
 impl Answer {
@@ -119,6 +122,7 @@ impl Answer {
             trouble: None,
             asked: Vec::new(),
             released: Vec::new(),
+            missing: None,
         }
     }
 
@@ -408,8 +412,15 @@ impl<S: LeaseStore> Clerk<S> {
             wanted: &acquire.wanted,
             random: acquire.random.wrapping_mul(tries),
         };
+        let missing = Some(not_free(snapshot, &acquire.memory, &self.timing, asked));
         let plan = match plan_grant(snapshot, &acquire.memory, &self.timing, asked) {
             Ok(plan) => plan,
+            Err(PlanError::NotFree(_)) => {
+                return Answer {
+                    missing,
+                    ..Answer::of(Event::GrantFailed { ticket, doubt: None })
+                };
+            }
             Err(error) => return failed(StoreError::new(StoreErrorKind::Denied, error.to_string())),
         };
         let asked: Vec<Leased> = plan.grants.iter().map(|planned| planned.leased).collect();
@@ -426,6 +437,7 @@ impl<S: LeaseStore> Clerk<S> {
                 };
                 Answer {
                     asked,
+                    missing,
                     ..Answer::of(Event::Granted { ticket, grant })
                 }
             }
@@ -464,29 +476,26 @@ impl<S: LeaseStore> Clerk<S> {
             return Answer::failed(Event::RenewFailed { ticket, doubt: true }, trouble);
         };
         let mut renewal = Renewal {
+            epoch: epoch_of(held),
             epoch_nonce: cell.epoch_nonce,
             formats: cell.worker_format.clone(),
             boot_id: held.boot_id,
-            token: held.token,
-            guard: held.guard,
-            leased: wanted,
+            leased: with_windows(&held.leased, &wanted),
         };
-        let (asked, asked_at) = (renewal.leased.clone(), self.asked);
+        let (asked, asked_at) = (wanted, self.asked);
         let result = self.renew_settled(held, &mut renewal).await;
         let answer = match result {
-            Ok(Some(committed)) => {
-                self.note_committed(&renewal.leased, committed.revision, asked_at);
+            Ok(Ok(committed)) => {
+                let leased: Vec<Leased> = renewal.leased.iter().map(Tenancy::leased).collect();
+                self.note_committed(&leased, committed.revision, asked_at);
                 Answer::of(Event::Renewed {
                     ticket,
                     guard: committed.revision,
                     ttl_ms: committed.ttl_ms,
-                    leased: renewal.leased,
+                    leased,
                 })
             }
-            Ok(None) => Answer::of(Event::RenewLost {
-                ticket,
-                why: self.why_lost(held),
-            }),
+            Ok(Err(why)) => Answer::of(Event::RenewLost { ticket, why }),
             Err(error) => {
                 let doubt = error.kind != StoreErrorKind::Unreachable;
                 Answer::failed(Event::RenewFailed { ticket, doubt }, error)
@@ -495,15 +504,15 @@ impl<S: LeaseStore> Clerk<S> {
         Answer { asked, ..answer }
     }
 
-    /// Renews; looks first (or after a conflict) whether the guard is still right. `None`: lost.
+    /// Renews; looks first (or after a conflict) whether the guard is still right. Or why it is lost.
     async fn renew_settled(
         &mut self,
         held: &Held,
         renewal: &mut Renewal,
-    ) -> Result<Option<super::Committed>, StoreError> {
+    ) -> Result<Result<super::Committed, Loss>, StoreError> {
         if !held.doubt {
             match self.store.renew(renewal).await {
-                Ok(committed) => return Ok(Some(committed)),
+                Ok(committed) => return Ok(Ok(committed)),
                 Err(error) if error.kind == StoreErrorKind::Conflict => {
                     tracing::debug!("renewal conflicts: {error}");
                 }
@@ -512,26 +521,22 @@ impl<S: LeaseStore> Clerk<S> {
         }
         let snapshot = self.read(Expected::Unknown).await?;
         renewal.formats.clone_from(&snapshot.cell.worker_format);
-        let standing = settle_renewal(
-            &snapshot,
-            self.holder.instance,
-            held.boot_id,
-            held.token,
-            &held.leased,
-        );
-        let Standing::Mine { guard, leased } = standing else {
-            return Ok(None);
+        let standing = settle_renewal(&snapshot, self.holder.instance, held.boot_id, &held.leased);
+        let leased = match standing {
+            Standing::Mine { leased } => leased,
+            Standing::Ordered => return Ok(Err(Loss::Revoked)),
+            Standing::Lost => return Ok(Err(self.why_lost(held))),
         };
-        renewal.guard = guard;
         for (wanted, committed) in renewal.leased.iter_mut().zip(leased) {
+            wanted.guard = committed.guard;
             wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
         }
-        self.store.renew(renewal).await.map(Some)
+        self.store.renew(renewal).await.map(Ok)
     }
 
     /// After a look at the store that does not show the lease any more.
     fn why_lost(&self, held: &Held) -> Loss {
-        let newer = |cell: &Cell| cell.epoch > held.token.epoch;
+        let newer = |cell: &Cell| cell.epoch > epoch_of(held);
         if self.cell.as_ref().is_some_and(newer) {
             Loss::EpochAdvanced
         } else {
@@ -558,6 +563,21 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
     }
+}
+
+/// That of the oldest token: a lease of two epochs is one that the store has ended.
+fn epoch_of(held: &Held) -> Epoch {
+    let epochs = held.leased.iter().map(|tenancy| tenancy.token.epoch);
+    epochs.min().unwrap_or_default()
+}
+
+/// The same identities with the windows that are to be committed.
+fn with_windows(held: &[Tenancy], wanted: &[Leased]) -> Vec<Tenancy> {
+    let windows = wanted.iter().map(|leased| leased.window);
+    held.iter()
+        .zip(windows)
+        .map(|(tenancy, window)| Tenancy { window, ..*tenancy })
+        .collect()
 }
 
 fn waiting(unsettled: Unsettled) -> StoreError {

@@ -5,13 +5,17 @@
 //! force is in the log, and whatever the log says is done was done.
 
 use idgen_core::lease::keeper::Held;
-use idgen_core::lease::{BootId, Class, Mark};
+use idgen_core::lease::{BootId, Class, Mark, Token};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// A deadline is about to be published.
 pub(super) fn publishing(class: Class, held: &Held) {
     let (class, deadline_ms) = (class.name(), held.deadline.0);
-    tracing::debug!(class, token = %held.token, deadline_ms, "publishing");
+    let tokens: BTreeSet<Token> = held.leased.iter().map(|tenancy| tenancy.token).collect();
+    for token in tokens {
+        tracing::debug!(class, %token, deadline_ms, "publishing");
+    }
 }
 
 /// The server has opened these.
@@ -19,7 +23,7 @@ pub(super) fn installed(class: Class, held: &Held) {
     let (class, boot_id) = (class.name(), Uuid::from_u128(held.boot_id.0));
     for leased in &held.leased {
         let (identity, floor_ms) = (leased.identity.0, leased.window.floor.0);
-        tracing::debug!(class, identity, token = %held.token, %boot_id, floor_ms, "installed");
+        tracing::debug!(class, identity, token = %leased.token, %boot_id, floor_ms, "installed");
     }
 }
 

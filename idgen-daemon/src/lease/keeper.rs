@@ -1,8 +1,11 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
+mod server_side;
+
 use super::clock::{AcceptRequest, AcceptRequests, ClockInputs, ClockWatch};
 use super::desk::{Acquire, Answer, Census, Desk, Remembered, Request};
 use super::history;
+use super::orders::OrdersHeard;
 use super::ranges::Ranges;
 use super::report::{LeaseReport, Report};
 use super::server::{Connect, MintingServer};
@@ -15,12 +18,14 @@ use crate::postgres::InstallOutcome;
 use crate::random::random;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::lease::keeper::{Held, Loss, Phase, Reading};
+use idgen_core::lease::pool::PlanError;
 use idgen_core::lease::{
-    Action, Anchor, BootId, Claim, Event, Identity, Leased, Memory, Pressure, Reach, State, Timing, Token,
-    Wanted, next,
+    Action, Anchor, BootId, Claim, Class, Event, Identity, Memory, NotFree, Orders, Pressure, Reach, State,
+    Tenancy, Timing, Token, Wanted, next,
 };
 use std::collections::VecDeque;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +55,12 @@ pub struct KeeperConfig {
     pub clock: ClockInputs,
     /// How the store is reached.
     pub reach: Reach,
+    /// Which identities are wanted, where that changes while it runs; `None` in it: not known yet.
+    pub list: Option<watch::Receiver<ShardList>>,
 }
+
+/// Which shards a server is to have, in rising order.
+pub type ShardList = Option<Arc<[Identity]>>;
 
 /// Keeps the lease of one class of one server.
 pub struct Keeper<S, C: Connect> {
@@ -73,10 +83,16 @@ pub struct Keeper<S, C: Connect> {
     server_trouble: Complaint,
     store_trouble: Complaint,
     pool_trouble: Complaint,
+    /// Listed identities that somebody else has.
+    list_trouble: Complaint,
+    missing_since: Option<Instant>,
     renewed: u32,
     /// Claims that the last inspection found open. Nothing is closed before the store has been reached.
     found_open: usize,
     accepts: AcceptRequests,
+    orders: OrdersHeard,
+    /// What operators have ordered, as far as it was heard.
+    ordered: Orders,
     report: watch::Sender<Report>,
     metrics: ClassMetrics,
 }
@@ -88,6 +104,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         connect: C,
         store: S,
         accepts: AcceptRequests,
+        orders: OrdersHeard,
         report: watch::Sender<Report>,
         metrics: ClassMetrics,
     ) -> Self {
@@ -95,10 +112,15 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         Self {
             desk: Desk::new(store, config.holder.clone(), config.class.timing, config.reach),
             clock: ClockWatch::new(config.clock.clone()),
+            state: match &config.class.wanted {
+                Wanted::Any(_) => State::new(),
+                // Nothing is asked for before it is known what.
+                Wanted::Listed(_) if config.list.is_some() => State::wanting(Vec::new()),
+                Wanted::Listed(identities) => State::wanting(identities.clone()),
+            },
             config,
             connect,
             server: None,
-            state: State::new(),
             memory: Memory::new(),
             boot_id: None,
             remembered: Remembered::default(),
@@ -109,9 +131,13 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             server_trouble: Complaint::default(),
             store_trouble: Complaint::default(),
             pool_trouble: Complaint::default(),
+            list_trouble: Complaint::default(),
+            missing_since: None,
             renewed: 0,
             found_open: 0,
             accepts,
+            orders,
+            ordered: Orders::new(),
             report,
             metrics,
         }
@@ -134,9 +160,18 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     self.lose_server("the connection to postgres ended");
                     self.drive(Event::ServerLost).await?;
                 }
+                list = next_list(&mut self.config.list) => {
+                    if let Some(list) = list {
+                        self.follow(&list).await?;
+                    }
+                }
                 request = self.accepts.next() => {
                     let event = self.accept_clock(request).await?;
                     self.drive(event).await?;
+                }
+                (identity, token) = self.orders.next() => {
+                    self.ordered.note(identity, token);
+                    self.obey().await?;
                 }
                 () = tokio::time::sleep_until(look_at) => {
                     let event = self.look().await?;
@@ -147,6 +182,24 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         }
         tracing::info!("lease keeper stopped");
         Ok(())
+    }
+
+    /// Tells the core of a lease that an operator has ended. It may have been heard before the lease was granted, or
+    /// while the server was away.
+    async fn obey(&mut self) -> Result<()> {
+        let held = self.state.phase.held();
+        match held.and_then(|held| self.ordered.against(&held.leased)) {
+            Some(token) => self.drive_on(Event::Ordered { token }).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn follow(&mut self, list: &[Identity]) -> Result<()> {
+        if self.state.want.as_deref() != Some(list) {
+            tracing::info!(identities = %Ranges(list), "these are wanted from now on");
+        }
+        let identities = list.to_vec();
+        self.drive(Event::Want { identities }).await
     }
 
     async fn on_answer(&mut self, answer: Answer) -> Result<()> {
@@ -187,6 +240,9 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             None if answer.event.is_some() => self.store_trouble.settle("lease store: answers again"),
             None => {}
         }
+        if let Some(missing) = answer.missing {
+            self.note_missing(missing);
+        }
         self.watch_pool();
         let Some(event) = answer.event else {
             self.publish();
@@ -199,6 +255,21 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             self.take_census();
         }
         Ok(())
+    }
+
+    /// While a shard moves it is still somebody else's for a moment; that is no trouble before a period has passed.
+    fn note_missing(&mut self, missing: Vec<NotFree>) {
+        if missing.is_empty() {
+            self.missing_since = None;
+            self.list_trouble.settle("every listed identity is this server's");
+            return;
+        }
+        let (now, period_ms) = (Instant::now(), self.config.class.timing.period_ms());
+        let since = *self.missing_since.get_or_insert(now);
+        if now.duration_since(since) >= Duration::from_millis(period_ms) {
+            let error = PlanError::NotFree(missing);
+            self.list_trouble.raise(error.to_string(), now);
+        }
     }
 
     /// Without a lease to renew, nothing would be asked of the store, though the server may mint by an older one: what
@@ -237,8 +308,13 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         }
     }
 
-    /// Tells the core, and does what it says, until nothing follows.
     async fn drive(&mut self, event: Event) -> Result<()> {
+        self.drive_on(event).await?;
+        self.obey().await
+    }
+
+    /// Tells the core, and does what it says, until nothing follows.
+    async fn drive_on(&mut self, event: Event) -> Result<()> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let told = event.name();
@@ -278,6 +354,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                 boot_id,
                 reading,
                 doubt,
+                identities,
             } => {
                 self.desk.submit(Request::Acquire(Acquire {
                     ticket,
@@ -286,7 +363,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     reading,
                     doubt,
                     memory: self.memory.clone(),
-                    wanted: self.config.class.wanted.clone(),
+                    wanted: identities.map_or_else(|| self.config.class.wanted.clone(), Wanted::Listed),
                     random: random(),
                 }));
             }
@@ -304,7 +381,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
                     marks,
                 });
             }
-            Action::Lost { token, leased, why } => self.note_lost(token, &leased, why),
+            Action::Lost { leased, why } => self.note_lost(&leased, why),
             Action::Install { .. } | Action::Extend { .. } | Action::Fence { .. } => {
                 return self.act_on_server(action).await.map(Some);
             }
@@ -312,181 +389,18 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
         Ok(None)
     }
 
-    fn note_lost(&mut self, token: Token, leased: &[Leased], why: Loss) {
+    fn note_lost(&mut self, leased: &[Tenancy], why: Loss) {
         for leased in leased {
             self.memory.note_ceiling(leased.identity, leased.window.ceiling);
             self.memory.note_lost(leased.identity);
         }
         let identities = identities_of(leased);
+        let token = newest_token(leased);
         tracing::warn!(%token, identities = %Ranges(&identities), why = why.name(), "lease lost");
         self.metrics.count_failure(why.name());
         if why == Loss::BootIdChanged {
             self.metrics.boot_id_changes.inc();
         }
-    }
-
-    /// Install, extend or fence; an error that can be waited out counts as the server being lost.
-    async fn act_on_server(&mut self, action: Action) -> Result<Event> {
-        let Some(server) = &self.server else {
-            return Ok(Event::ServerLost);
-        };
-        let (class, timing) = (self.config.class.class, self.config.class.timing);
-        let (what, event) = match action {
-            Action::Install { held, anchor } => {
-                history::publishing(class, &held);
-                let install = server.install(&held, known(self.desk.cell())?, anchor);
-                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, install).await;
-                if matches!(outcome, Ok(InstallOutcome::Done)) {
-                    let identities = identities_of(&held.leased);
-                    tracing::info!(token = %held.token, identities = %Ranges(&identities), "lease installed");
-                    history::installed(class, &held);
-                }
-                (
-                    "install",
-                    outcome.map(|outcome| judge(outcome, Event::Installed, Event::InstallRefused)),
-                )
-            }
-            Action::Extend { held, anchor } => {
-                history::publishing(class, &held);
-                let extend = server.extend(&held, known(self.desk.cell())?, anchor);
-                let outcome = remember_first(server, &held, self.desk.anchor(), &timing, extend).await;
-                (
-                    "extend",
-                    outcome.map(|outcome| judge(outcome, Event::Extended, Event::ExtendRefused)),
-                )
-            }
-            Action::Fence { boot_id, claims } => {
-                note_closing(&mut self.found_open);
-                let fenced = server.fence(boot_id, &claims).await;
-                if let Ok(Some(marks)) = &fenced {
-                    history::fenced(class, boot_id, marks);
-                }
-                let event = |marks| match marks {
-                    Some(marks) => Event::Fenced { marks },
-                    None => Event::ServerForgot,
-                };
-                ("fence", fenced.map(event))
-            }
-            _ => return Err(Error::runtime("not an action on the server")),
-        };
-        match event {
-            Err(error) if error.kind() == ErrorKind::Retry => {
-                self.lose_server(&format!("{what} lease: {error}"));
-                Ok(Event::ServerLost)
-            }
-            other => other,
-        }
-    }
-
-    async fn inspect(&mut self) -> Result<Event> {
-        let Some(server) = &self.server else {
-            return Ok(Event::ServerLost);
-        };
-        match server.slots().await {
-            Ok(slots) => {
-                for slot in &slots {
-                    self.memory.note_ceiling(slot.claim.identity, slot.bound);
-                }
-                let claims: Vec<Claim> = slots
-                    .iter()
-                    .filter(|slot| slot.open)
-                    .map(|slot| slot.claim)
-                    .collect();
-                self.found_open = claims.len();
-                Ok(Event::Inspected { claims })
-            }
-            Err(error) if error.kind() == ErrorKind::Retry => {
-                self.lose_server(&format!("list slots: {error}"));
-                Ok(Event::ServerLost)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads the server's clocks, connecting first where needed.
-    async fn look(&mut self) -> Result<Event> {
-        match self.read_server().await {
-            Ok(reading) => {
-                self.server_trouble.settle("postgres answers");
-                Ok(Event::Reading(reading))
-            }
-            Err(error) if error.kind() == ErrorKind::Retry => {
-                self.lose_server(&error.to_string());
-                Ok(Event::ServerLost)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn read_server(&mut self) -> Result<Reading> {
-        // One that is of no use any more is closed here, before the next one asks for its claim.
-        let open = self.server.take();
-        let server = match open.and_then(|mut server| server.is_usable().then_some(server)) {
-            Some(server) => server,
-            None => {
-                let server = self.connect.connect(self.config.class.class).await?;
-                let before = tokio::time::Instant::now();
-                let memory = server.memory().await?;
-                self.remembered.asked = memory.asked_ago.and_then(|ago| before.checked_sub(ago));
-                self.remembered.anchors = memory.anchors;
-                self.remembered.home = memory.home;
-                server
-            }
-        };
-        // Put back only after an answer: an error closes the session.
-        let said = server.server_clock().await?;
-        self.server = Some(server);
-        self.remembered.cell = said.cell_id;
-        self.reading = Some((said.clock, Instant::now()));
-        if self.boot_id.replace(said.boot_id) != Some(said.boot_id) {
-            let boot_id = Uuid::from_u128(said.boot_id.0);
-            tracing::info!(%boot_id, "postgres has new shared memory");
-            self.clock.forget_told();
-        }
-        let judged = self.clock.judge(said.clock, said.boot_id);
-        if let (Some(news), Some(server)) = (self.clock.news(Instant::now()), &self.server)
-            && let Err(error) = server.note_clock(&news).await
-        {
-            self.server = None;
-            return Err(error);
-        }
-        Ok(Reading {
-            clock: said.clock,
-            boot_id: said.boot_id,
-            clock_good: judged.may_raise,
-            may_acquire: judged.may_acquire,
-            random: random(),
-        })
-    }
-
-    /// An operator says that the clock is right: as it is now. What was read before may be from before it was corrected,
-    /// and would be found right, and the correction wrong a moment later.
-    async fn accept_clock(&mut self, request: AcceptRequest) -> Result<Event> {
-        let event = self.look().await?;
-        let accepted = match event {
-            Event::Reading(_) if request.dry_run => Ok(self.clock.would_accept()),
-            Event::Reading(_) => Ok(self.clock.accept()),
-            _ => Err(self
-                .server_trouble
-                .text()
-                .unwrap_or("postgres is away")
-                .to_owned()),
-        };
-        if matches!(accepted, Ok(Some(_))) && !request.dry_run {
-            self.look_at = Instant::now();
-        }
-        // Whoever asked may have gone; the clock is accepted all the same.
-        let _ = request.answer.send(accepted);
-        Ok(event)
-    }
-
-    fn lose_server(&mut self, why: &str) {
-        let now = Instant::now();
-        if self.server.take().is_some() || self.server_trouble.text().is_none() {
-            self.lost_at = now;
-            self.metrics.count_failure("server_lost");
-        }
-        self.server_trouble.raise(format!("postgres: {why}"), now);
     }
 
     /// When to look at the server next.
@@ -515,15 +429,27 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
 
     fn publish(&self) {
         let installed = self.state.phase.held().filter(|held| held.installed);
-        let trouble = [&self.server_trouble, &self.store_trouble]
+        let list = self.state.want.as_ref();
+        let known = self
+            .config
+            .list
+            .as_ref()
+            .is_none_or(|list| list.borrow().is_some());
+        let trouble = [&self.server_trouble, &self.store_trouble, &self.list_trouble]
             .into_iter()
             .find_map(Complaint::text)
             .or_else(|| self.clock.trouble());
         self.report.send_replace(Report {
             phase: self.state.phase.name(),
-            wanted: self.config.class.wanted.count(),
+            wanted: list.map_or_else(|| self.config.class.wanted.count(), Vec::len),
+            list_known: known,
             period: Duration::from_millis(self.config.class.timing.period_ms()),
             lease: installed.map(LeaseReport::of),
+            boot_id: self.boot_id,
+            shards: match self.config.class.class {
+                Class::Worker => Arc::default(),
+                Class::Shard => installed.map(claims_of).unwrap_or_default(),
+            },
             pool: self.desk.pool(),
             reading: self.reading,
             clock: self.clock.judged(),
@@ -572,9 +498,29 @@ fn known<T>(of_store: Option<&T>) -> Result<&T> {
     of_store.ok_or_else(|| Error::runtime("a lease is to be published, but the store was never read"))
 }
 
+/// What the server mints from.
+fn claims_of(held: &Held) -> Arc<[Claim]> {
+    held.leased.iter().map(Tenancy::claim).collect()
+}
+
 /// As they stand in a lease: in rising order.
-fn identities_of(leased: &[Leased]) -> Vec<Identity> {
+fn identities_of(leased: &[Tenancy]) -> Vec<Identity> {
     leased.iter().map(|leased| leased.identity).collect()
+}
+
+fn newest_token(leased: &[Tenancy]) -> Token {
+    let tokens = leased.iter().map(|tenancy| tenancy.token);
+    tokens.max().unwrap_or_default()
+}
+
+/// The next list that is known; never comes where there is none to follow.
+async fn next_list(list: &mut Option<watch::Receiver<ShardList>>) -> ShardList {
+    let Some(list) = list else { return pending().await };
+    match list.changed().await {
+        Ok(()) => list.borrow_and_update().clone(),
+        // Whoever said so has ended; the supervisor ends us as well.
+        Err(_) => pending().await,
+    }
 }
 
 async fn closed(server: &mut Option<impl MintingServer>) {

@@ -1,7 +1,8 @@
 //! What the keeper tells the rest of the daemon about itself.
 
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
-use idgen_core::lease::{Judgement, Occupancy, Pressure, Token, keeper::Held};
+use idgen_core::lease::{BootId, Claim, Judgement, Occupancy, Pressure, Token, keeper::Held};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// One look at the keeper.
@@ -11,10 +12,16 @@ pub struct Report {
     pub phase: &'static str,
     /// Identities wanted.
     pub wanted: usize,
+    /// False: who has which shard was not read yet, so nothing is wanted so far.
+    pub list_known: bool,
     /// Time between renewals.
     pub period: Duration,
     /// The lease that the server mints from.
     pub lease: Option<LeaseReport>,
+    /// The shared memory of the server, as far as it is known.
+    pub boot_id: Option<BootId>,
+    /// The shards that it mints from; of workers nobody asks.
+    pub shards: Arc<[Claim]>,
     /// How full the pool was when the store was last read; shards have none.
     pub pool: Option<Occupancy>,
     /// The last reading of the server's clocks, and when it was made by ours.
@@ -30,7 +37,7 @@ pub struct Report {
 /// An installed lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseReport {
-    /// Its token.
+    /// Its newest token.
     pub token: Token,
     /// Identities that are open.
     pub open: usize,
@@ -44,7 +51,12 @@ impl LeaseReport {
     pub(super) fn of(held: &Held) -> Self {
         let ceilings = held.leased.iter().map(|leased| leased.window.ceiling);
         Self {
-            token: held.token,
+            token: held
+                .leased
+                .iter()
+                .map(|tenancy| tenancy.token)
+                .max()
+                .unwrap_or_default(),
             open: held.leased.len(),
             deadline: held.deadline,
             ceiling: ceilings.min().unwrap_or_default(),
@@ -58,8 +70,11 @@ impl Report {
         Self {
             phase: "away",
             wanted,
+            list_known: true,
             period,
             lease: None,
+            boot_id: None,
+            shards: Arc::default(),
             pool: None,
             reading: None,
             clock: Judgement::NONE,
@@ -112,6 +127,12 @@ impl Report {
         };
         if !self.server_up {
             return Err(because("no contact with the postgres server".to_owned()));
+        }
+        if !self.list_known {
+            return Err(because("who has which shard is not known yet".to_owned()));
+        }
+        if self.wanted == 0 {
+            return Ok(());
         }
         let Some(left) = self.to_end(now) else {
             return Err(because(format!("no lease is installed ({})", self.phase)));

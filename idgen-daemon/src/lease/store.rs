@@ -3,8 +3,8 @@
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::{
-    AdvancePlan, Anchor, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Leased, Mark,
-    Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
+    AdvancePlan, Anchor, BootId, Cell, CellId, Epoch, EpochNonce, GrantPlan, InstanceId, Mark, Revision,
+    Snapshot, StoreIdentity, Survey, SwitchPlan, Tenancy, Token, Told,
 };
 use std::fmt;
 use std::future::Future;
@@ -22,18 +22,16 @@ pub struct HolderName {
 /// Windows to commit for a lease that is held: all of them, or nothing.
 #[derive(Clone, Debug)]
 pub struct Renewal {
-    /// Name of the token's epoch.
+    /// The epoch of the tokens.
+    pub epoch: Epoch,
+    /// Its name.
     pub epoch_nonce: EpochNonce,
     /// The plan of formats that the windows were made with.
     pub formats: String,
     /// The shared memory the lease was granted for.
     pub boot_id: BootId,
-    /// Its token.
-    pub token: Token,
-    /// Revision that its rows must have.
-    pub guard: Revision,
-    /// The windows.
-    pub leased: Vec<Leased>,
+    /// The windows, each with its token, and the revision that its row must have.
+    pub leased: Vec<Tenancy>,
 }
 
 /// A grant or renewal that is durable.
@@ -208,7 +206,8 @@ pub trait LeaseStore: Send + 'static {
     fn grant(&mut self, plan: &GrantPlan) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Commits the windows and a new TTL if epoch and formats of the cell are those of the renewal, and every identity
-    /// is held under the token, and its row has the guard's revision, else `Conflict`. A lease that has expired
+    /// is held under its token, and its row has the guard's revision, and no order of an operator stands against the
+    /// token ([`super::OrderStore`]), else `Conflict`. A lease that has expired
     /// without anybody taking it is renewed where the store still shows it.
     fn renew(&mut self, renewal: &Renewal) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 

@@ -1,12 +1,14 @@
 //! `idgenctl epoch`: shows whether a lease store is sealed, and opens it by advancing its epoch.
 
+use super::approvals;
 use super::consent::{self, Consent};
 use super::store::{anchors_of, of_store, open, operator, printable, rfc3339, server_of, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::{AnyStore, CellStore, StoreErrorKind};
+use crate::lease::{AnyStore, CellStore, RequestStore, StoreError, StoreErrorKind};
 use crate::postgres::{Session, server_wall};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::{Act, Request};
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::pool::half;
 use idgen_core::lease::window::{FLOOR_LEAD_MS, SKEW_MS};
@@ -48,6 +50,8 @@ pub struct EpochStatus {
     pub history: Vec<Change>,
     /// What `idgenctl epoch advance` would do now.
     pub advance: Advance,
+    /// How many different people have to approve it; `None`: that was not asked.
+    pub approvals_needed: Option<u32>,
 }
 
 /// The holders of one epoch.
@@ -128,6 +132,7 @@ impl EpochStatus {
                 })
                 .collect(),
             advance,
+            approvals_needed: None,
         }
     }
 }
@@ -196,6 +201,20 @@ fn sides(survey: &Survey) -> Vec<Side> {
         .collect()
 }
 
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "epoch {} at {} in {} by {}: {}",
+            self.epoch,
+            self.at,
+            self.identity,
+            printable(&self.by),
+            printable(&self.reason)
+        )
+    }
+}
+
 impl fmt::Display for EpochStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "cell      {}", self.cell_id)?;
@@ -218,15 +237,10 @@ impl fmt::Display for EpochStatus {
             )?;
         }
         for change in &self.history {
-            writeln!(
-                f,
-                "history   epoch {} at {} in {} by {}: {}",
-                change.epoch,
-                change.at,
-                change.identity,
-                printable(&change.by),
-                printable(&change.reason)
-            )?;
+            writeln!(f, "history   {change}")?;
+        }
+        if let Some(needed) = self.approvals_needed {
+            writeln!(f, "approvals {needed} needed for an advance")?;
         }
         match &self.sealed {
             None => return f.write_str("state     open"),
@@ -325,14 +339,20 @@ pub struct Order {
     pub reason: String,
     /// The plan of formats that holds, where servers follow plans that contradict.
     pub formats: Option<String>,
+    /// How long it may wait for approvals, where more than one person is needed.
+    pub expires: Duration,
 }
 
-/// Advances the epoch of that store, if that is consented to; what it is then.
-pub async fn advance(
-    config: &Config,
-    order: &Order,
-    consent: Consent,
-) -> Result<consent::Change<EpochStatus>> {
+/// What has come of an advance.
+pub enum Advanced {
+    /// The epoch is what it is now.
+    Made(consent::Change<EpochStatus>),
+    /// More than one person has to approve it, so it was asked for.
+    Asked(consent::Change<approvals::Shown>),
+}
+
+/// Advances the epoch of that store, if that is consented to; or asks for it, where the cell needs more than one person.
+pub async fn advance(config: &Config, order: &Order, consent: Consent) -> Result<Advanced> {
     let identity = StoreIdentity::new(&order.identity).ok_or_else(|| {
         Error::usage(format!("\"{}\" is no identity of a store", order.identity))
             .with_hint("idgenctl epoch show prints it")
@@ -346,9 +366,13 @@ pub async fn advance(
     }
 }
 
-async fn show_in(mut store: impl CellStore, config: &Config) -> Result<EpochStatus> {
+async fn show_in(mut store: impl RequestStore, config: &Config) -> Result<EpochStatus> {
     let (anchors, survey) = remembered_and_found(&mut store, config).await?;
-    Ok(EpochStatus::of(&survey, &anchors, Times::of(config)?))
+    let asked = store.asked().await.map_err(of_store)?;
+    Ok(EpochStatus {
+        approvals_needed: Some(asked.needed.number()),
+        ..EpochStatus::of(&survey, &anchors, Times::of(config)?)
+    })
 }
 
 /// Looks again until every daemon that is alive and within reach has had the time to tell the store what it knows: the
@@ -423,16 +447,16 @@ fn clocks_agree(server: UnixMs, before: UnixMs, after: UnixMs) -> Result<()> {
 }
 
 async fn advance_in(
-    mut store: impl CellStore,
+    mut store: impl RequestStore,
     config: &Config,
     identity: StoreIdentity,
     order: &Order,
     consent: Consent,
-) -> Result<consent::Change<EpochStatus>> {
+) -> Result<Advanced> {
     let times = Times::of(config)?;
     check_clock(&mut store, &server_of(config).await?).await?;
     let wish = wish_for(
-        identity,
+        identity.clone(),
         times,
         order.reason.clone(),
         operator(config),
@@ -440,10 +464,25 @@ async fn advance_in(
     );
     let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
     let agreed = plan_advance(&before, &anchors, wish.clone()).map_err(refused)?;
+    let act = Act::AdvanceEpoch {
+        from: (before.cell.epoch, before.cell.epoch_nonce),
+        identity,
+        formats: order.formats.clone(),
+    };
+    let asked = store.asked().await.map_err(of_store)?;
+    if asked.needed.of(&act) > 1 {
+        let wish = approvals::Wish {
+            reason: order.reason.clone(),
+            expires: order.expires,
+            dry_run: consent == Consent::DryRun,
+        };
+        let opened = approvals::asked(&mut store, config, &before, act, &wish).await?;
+        return Ok(Advanced::Asked(opened));
+    }
     let would = sentence(&before, &agreed);
     if !consent.may(&would)? {
         let shown = EpochStatus::of(&before, &anchors, times);
-        return Ok(consent::Change::tried(shown, would));
+        return Ok(Advanced::Made(consent::Change::tried(shown, would)));
     }
     // Somebody may have thought about it for a while: the margins of the new epoch count from now.
     let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
@@ -453,15 +492,56 @@ async fn advance_in(
         return Err(not_advanced());
     }
     let advanced = store.advance(&plan).await;
-    // An answer may have got lost; the name of the epoch tells.
-    let after = survey(&mut store).await?;
-    if after.cell.epoch_nonce == nonce {
-        return Ok(consent::Change::made(EpochStatus::of(&after, &anchors, times)));
-    }
+    let after = settled(&mut store, nonce, advanced).await?;
+    Ok(Advanced::Made(consent::Change::made(EpochStatus::of(
+        &after, &anchors, times,
+    ))))
+}
+
+/// An answer may have got lost; the name of the epoch tells.
+async fn settled(
+    store: &mut impl CellStore,
+    nonce: EpochNonce,
+    advanced: std::result::Result<(), StoreError>,
+) -> Result<Survey> {
+    let after = survey(store).await?;
     match advanced {
+        _ if after.cell.epoch_nonce == nonce => Ok(after),
         Err(error) if error.kind != StoreErrorKind::Conflict => Err(of_store(error)),
         _ => Err(not_advanced()),
     }
+}
+
+/// Advances it as a request says that enough people have approved. It names the epoch and the store that it was made for.
+pub(super) async fn advance_by(
+    store: &mut impl RequestStore,
+    config: &Config,
+    request: &Request,
+) -> Result<()> {
+    let Act::AdvanceEpoch {
+        from,
+        identity,
+        formats,
+    } = &request.ask.act
+    else {
+        return Err(Error::refused("the request is for no epoch"));
+    };
+    let times = Times::of(config)?;
+    check_clock(store, &server_of(config).await?).await?;
+    let approvers: Vec<String> = request.approvers().into_iter().collect();
+    let by = format!("{}, approved by {}", request.ask.by, approvers.join(", "));
+    let reason = request.ask.reason.clone();
+    let wish = wish_for(identity.clone(), times, reason, by, formats.clone());
+    let (anchors, before) = heard_out(store, config, &wish, times.grace_ms).await?;
+    if (before.cell.epoch, before.cell.epoch_nonce) != *from {
+        return Err(Error::refused(
+            "the epoch has changed since it was asked for: the request means an older one",
+        ));
+    }
+    let nonce = wish.nonce;
+    let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
+    let advanced = store.advance_by(request, &plan).await;
+    settled(store, nonce, advanced).await.map(drop)
 }
 
 fn not_advanced() -> Error {

@@ -1,6 +1,7 @@
 //! `idgenctl format`: shows the format of a cell's worker ids, and switches it at a moment to come.
 
 use super::consent::{Change, Consent};
+use super::region::{RegionStatus, others};
 use super::store::{of_store, open, rfc3339, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -14,7 +15,6 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use uuid::Uuid;
 
 /// A switch is tried again this often when a daemon has renewed its lease meanwhile.
 const TRIES_MAX: u32 = 20;
@@ -109,8 +109,10 @@ impl When {
 pub struct Wish {
     /// Name of a compiled-in format, or of one in table `idgen.format` of the server.
     pub to: String,
-    /// Exactly where the format has one.
+    /// The region that the cell claims; `None`: that which it has claimed, where the format has one.
     pub region: Option<u64>,
+    /// Configurations of other cells, which must not have that region.
+    pub beside: Vec<Config>,
     /// When.
     pub when: When,
 }
@@ -129,12 +131,11 @@ pub async fn switch(config: &Config, wish: &Wish, consent: Consent) -> Result<Ch
         Some(format) => *format,
         None => registered(config, &wish.to).await?,
     };
-    let to = CellFormat::new(format, wish.region)
-        .map_err(|error| Error::refused(format!("switch to {}: {error}", wish.to)))?;
+    let others = others(&wish.beside).await?;
     let window_ms = timing(config, Class::Worker)?.window_ms();
     match open(config) {
-        AnyStore::Postgres(store) => commit(*store, (to, wish.when), window_ms, consent).await,
-        AnyStore::Etcd(store) => commit(*store, (to, wish.when), window_ms, consent).await,
+        AnyStore::Postgres(store) => commit(*store, (format, wish), &others, window_ms, consent).await,
+        AnyStore::Etcd(store) => commit(*store, (format, wish), &others, window_ms, consent).await,
     }
 }
 
@@ -155,7 +156,8 @@ fn parse(text: &str) -> Result<Formats> {
 
 async fn commit(
     mut store: impl CellStore,
-    (to, when): (CellFormat, When),
+    (format, wish): (Format, &Wish),
+    others: &[RegionStatus],
     window_ms: u64,
     consent: Consent,
 ) -> Result<Change<Formats>> {
@@ -171,11 +173,13 @@ async fn commit(
             return parse(&snapshot.cell.worker_format).map(Change::made);
         }
         let now = store.clock().await.map_err(of_store)?;
-        let at = *at.get_or_insert_with(|| when.moment(now));
+        let at = *at.get_or_insert_with(|| wish.when.moment(now));
+        let claimed = RegionStatus::of(&snapshot.cell)?;
+        let to = claimed.format(format, wish, others)?;
         let plan = plan_switch(&snapshot, to, at, now, window_ms)
             .map_err(|error| Error::refused(error.to_string()))?;
         if !is_consented {
-            let would = sentence(snapshot.cell.cell_id.0, &to, at);
+            let would = sentence(&claimed, &to, at);
             is_consented = consent.may(&would)?;
             if !is_consented {
                 return Ok(Change::tried(parse(&plan.formats)?, would));
@@ -200,11 +204,15 @@ async fn commit(
     )
 }
 
-fn sentence(cell_id: u128, to: &CellFormat, at: UnixMs) -> String {
+fn sentence(before: &RegionStatus, to: &CellFormat, at: UnixMs) -> String {
+    let claims = match (before.region, to.region()) {
+        (None, Some(region)) => format!("Region {region} is claimed for the cell, for good, and every"),
+        _ => "Every".to_owned(),
+    };
     format!(
-        "Every server of cell {} mints worker ids in the format {to} from {} on; this cannot be taken back, and there is \
-         no other switch before that moment.",
-        Uuid::from_u128(cell_id),
+        "{claims} server of cell {} mints worker ids in the format {to} from {} on; this cannot be taken back, and there \
+         is no other switch before that moment.",
+        before.cell_id,
         rfc3339(at)
     )
 }

@@ -7,10 +7,10 @@ use crate::lease::{AnyStore, CellStore};
 use crate::plain_table::plain_table;
 use comfy_table::Table;
 use idgen_core::clock::UnixMs;
-use idgen_core::lease::ledger::Row;
+use idgen_core::lease::ledger::{Holder, Row};
 use idgen_core::lease::{Anchor, Class, Epoch, Memory, Occupancy, Pressure, Snapshot, Survey};
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use uuid::Uuid;
 
 /// The identities of a cell that are not free.
@@ -208,25 +208,11 @@ impl Leases {
 impl Lease {
     /// `None`: it is free.
     fn of(class: Class, row: &Row, epoch: Epoch, now: UnixMs) -> Option<Self> {
-        let state = match &row.holder {
-            Some(holder) if holder.expired => State::Expired,
-            Some(_) => State::Held,
-            None if row.ceiling >= now => State::Cooling,
-            None => return None,
-        };
-        let holder = row.holder.as_ref().map(|holder| Held {
-            name: holder.name.clone(),
-            instance: Uuid::from_u128(holder.instance.0),
-            boot_id: Uuid::from_u128(holder.boot_id.0),
-            epoch: holder.token.epoch.0,
-            revision: holder.token.revision.0,
-            other_epoch: holder.token.epoch != epoch,
-        });
         Some(Self {
             class: class.name(),
             identity: row.identity.0,
-            state,
-            holder,
+            state: State::of(row, now)?,
+            holder: row.holder.as_ref().map(|holder| Held::of(holder, epoch)),
             ceiling_ms: row.ceiling.0,
             ceiling: rfc3339(row.ceiling),
         })
@@ -241,14 +227,46 @@ impl Lease {
     }
 
     fn state_text(&self) -> String {
-        let state = match self.state {
-            State::Held => "held",
-            State::Expired => "expired",
-            State::Cooling => "cooling until the ceiling",
-        };
+        let state = self.state;
         match &self.holder {
             Some(held) if held.other_epoch => format!("{state}, in another epoch"),
-            _ => state.to_owned(),
+            _ => state.to_string(),
+        }
+    }
+}
+
+impl State {
+    /// `None`: it is free.
+    pub(super) fn of(row: &Row, now: UnixMs) -> Option<Self> {
+        match &row.holder {
+            Some(holder) if holder.expired => Some(Self::Expired),
+            Some(_) => Some(Self::Held),
+            None if row.ceiling >= now => Some(Self::Cooling),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Held => "held",
+            Self::Expired => "expired",
+            Self::Cooling => "cooling until the ceiling",
+        })
+    }
+}
+
+impl Held {
+    /// `epoch`: that of the cell.
+    pub(super) fn of(holder: &Holder, epoch: Epoch) -> Self {
+        Self {
+            name: holder.name.clone(),
+            instance: Uuid::from_u128(holder.instance.0),
+            boot_id: Uuid::from_u128(holder.boot_id.0),
+            epoch: holder.token.epoch.0,
+            revision: holder.token.revision.0,
+            other_epoch: holder.token.epoch != epoch,
         }
     }
 }
@@ -275,7 +293,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use idgen_core::lease::ledger::{Cell, Holder};
+    use idgen_core::lease::ledger::Cell;
     use idgen_core::lease::{
         BootId, CellId, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token, Told,
     };

@@ -1,12 +1,17 @@
 //! What `idgenctl` shows of a lease store, and what it changes: the clock that a daemon believes, the format of a cell,
 //! its epoch, and the locks that commands run under.
 
+pub mod approvals;
 pub mod clock;
 pub mod consent;
 pub mod epoch;
+pub mod events;
 pub mod format;
 pub mod leases;
 pub mod lock;
 pub mod masters;
+pub mod region;
+pub mod revoke;
+pub mod shards;
 mod store;
 pub mod stripes;

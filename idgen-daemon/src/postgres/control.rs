@@ -237,17 +237,18 @@ impl Control {
         let answer = self
             .session
             .row(
-                "SELECT coalesce(bool_and(idgen.install_lease($1, $2, $3, $4, $5, l.identity, $6, $7, \
+                "SELECT coalesce(bool_and(idgen.install_lease($1, $2, $3, $4, $5, l.identity, l.epoch, l.revision, \
                         l.floor_ms, l.ceiling_ms, $8, $9, $10) IS NOT NULL), false) \
-                   FROM unnest($11::int4[], $12::int8[], $13::int8[]) AS l(identity, floor_ms, ceiling_ms)",
+                   FROM unnest($11::int4[], $12::int8[], $13::int8[], $6::int8[], $7::int8[]) \
+                        AS l(identity, floor_ms, ceiling_ms, epoch, revision)",
                 &[
                     &CONTRACT_VERSION,
                     &lease.boot_id,
                     &Uuid::from_u128(cell.cell_id.0),
                     &formats_of(self.class, cell),
                     &self.class.name(),
-                    &lease.epoch,
-                    &lease.revision,
+                    &lease.epochs,
+                    &lease.revisions,
                     &lease.deadline_ms,
                     &signed(anchor.wall.0)?,
                     &signed(anchor.boot.0)?,
@@ -274,16 +275,17 @@ impl Control {
         let answer = self
             .session
             .row(
-                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, $3, $4, l.identity, $5, $6, \
+                "SELECT coalesce(bool_and(idgen.extend_lease($1, $2, $3, $4, l.identity, l.epoch, l.revision, \
                         l.ceiling_ms, $7, $8, $9)), false) \
-                   FROM unnest($10::int4[], $11::int8[]) AS l(identity, ceiling_ms)",
+                   FROM unnest($10::int4[], $11::int8[], $5::int8[], $6::int8[]) \
+                        AS l(identity, ceiling_ms, epoch, revision)",
                 &[
                     &CONTRACT_VERSION,
                     &lease.boot_id,
                     &formats_of(self.class, cell),
                     &self.class.name(),
-                    &lease.epoch,
-                    &lease.revision,
+                    &lease.epochs,
+                    &lease.revisions,
                     &lease.deadline_ms,
                     &wall_ms,
                     &boottime_ms,
@@ -382,8 +384,8 @@ fn formats_of(class: Class, cell: &Cell) -> String {
 /// A lease as SQL parameters.
 struct LeaseArgs {
     boot_id: Uuid,
-    epoch: i64,
-    revision: i64,
+    epochs: Vec<i64>,
+    revisions: Vec<i64>,
     deadline_ms: i64,
     identities: Vec<i32>,
     floors_ms: Vec<i64>,
@@ -393,10 +395,15 @@ struct LeaseArgs {
 impl LeaseArgs {
     fn new(held: &Held) -> Result<Self> {
         let windows = || held.leased.iter().map(|leased| leased.window);
+        let tokens = || held.leased.iter().map(|leased| leased.token);
         Ok(Self {
             boot_id: Uuid::from_u128(held.boot_id.0),
-            epoch: signed(held.token.epoch.0)?,
-            revision: signed(held.token.revision.0)?,
+            epochs: tokens()
+                .map(|token| signed(token.epoch.0))
+                .collect::<Result<_>>()?,
+            revisions: tokens()
+                .map(|token| signed(token.revision.0))
+                .collect::<Result<_>>()?,
             deadline_ms: signed(held.deadline.0)?,
             identities: held
                 .leased
@@ -453,7 +460,7 @@ pub fn explain(error: PgError) -> Error {
         }
         Some("IG011") => Error::refused(format!("the extension is not preloaded: {text}"))
             .with_hint("set shared_preload_libraries = 'pg_idgen' in postgresql.conf and restart postgres"),
-        Some("IG105" | "IG106" | "IG009") => Error::refused(text),
+        Some("IG105" | "IG106" | "IG109" | "IG009") => Error::refused(text),
         Some("IG107") => Error::retry(text).with_hint(
             "nothing is leased until that is settled; docs/operations.md has a section on anchors",
         ),

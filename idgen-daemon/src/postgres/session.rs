@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -147,7 +148,11 @@ pub struct Session {
     warnings: Arc<AtomicU64>,
     limit: Duration,
     certificates: Option<tls::Watch<TlsFiles>>,
+    notifications: mpsc::Receiver<String>,
 }
+
+/// Notifications that may wait for whoever listens. More than that are lost, so whoever listens looks now and then.
+const NOTIFICATIONS_MAX: usize = 256;
 
 impl Drop for Session {
     fn drop(&mut self) {
@@ -174,13 +179,17 @@ impl Session {
             .keepalives_retries(3);
         // The parameter covers the socket only; a stopped server accepts and never answers.
         let warnings = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&warnings);
+        let (heard, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
+        let ears = Ears {
+            warnings: Arc::clone(&warnings),
+            heard,
+        };
         let late = |_| PgError::Timeout(connect_timeout);
         let (client, driver, certificates) = match url.tls() {
             None => {
                 let connecting = tokio::time::timeout(connect_timeout, config.connect(NoTls));
                 let (client, connection) = connecting.await.map_err(late)??;
-                (client, tokio::spawn(drive(connection, counter)), None)
+                (client, tokio::spawn(drive(connection, ears)), None)
             }
             Some(files) => {
                 let material = files.read().map_err(PgError::Lost)?;
@@ -191,11 +200,7 @@ impl Session {
                 let connecting = tokio::time::timeout(connect_timeout, config.connect(encrypted));
                 let (client, connection) = connecting.await.map_err(late)??;
                 let certificates = tls::Watch::new(files.clone(), material);
-                (
-                    client,
-                    tokio::spawn(drive(connection, counter)),
-                    Some(certificates),
-                )
+                (client, tokio::spawn(drive(connection, ears)), Some(certificates))
             }
         };
         let session = Self {
@@ -204,6 +209,7 @@ impl Session {
             warnings,
             limit: limit + limit / 4,
             certificates,
+            notifications,
         };
         session.batch(&pinned_settings(limit)).await?;
         Ok(session)
@@ -254,6 +260,11 @@ impl Session {
         let _ = (&mut self.driver).await;
     }
 
+    /// The payload of the next notification of a channel that is listened to; `None`: the connection has ended.
+    pub async fn notified(&mut self) -> Option<String> {
+        self.notifications.recv().await
+    }
+
     async fn limited<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -269,23 +280,41 @@ impl Session {
     }
 }
 
-/// Runs a connection to its end, and counts the WARNINGs that come over it.
-async fn drive<S, T>(mut connection: Connection<S, T>, warnings: Arc<AtomicU64>)
+/// What comes over a connection beside answers.
+struct Ears {
+    warnings: Arc<AtomicU64>,
+    heard: mpsc::Sender<String>,
+}
+
+impl Ears {
+    /// Counts the WARNINGs, and hands notifications on.
+    fn hear(&self, message: AsyncMessage) {
+        match message {
+            AsyncMessage::Notice(notice) if notice.severity() == "WARNING" => {
+                tracing::warn!(
+                    sqlstate = notice.code().code(),
+                    "postgres warns: {}",
+                    notice.message()
+                );
+                self.warnings.fetch_add(1, Ordering::SeqCst);
+            }
+            AsyncMessage::Notification(told) => {
+                // Never waited for: answers come over the same connection.
+                let _ = self.heard.try_send(told.payload().to_owned());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs a connection to its end.
+async fn drive<S, T>(mut connection: Connection<S, T>, ears: Ears)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let AsyncMessage::Notice(notice) = message
-            && notice.severity() == "WARNING"
-        {
-            tracing::warn!(
-                sqlstate = notice.code().code(),
-                "postgres warns: {}",
-                notice.message()
-            );
-            warnings.fetch_add(1, Ordering::SeqCst);
-        }
+        ears.hear(message);
     }
 }
 

@@ -19,6 +19,25 @@ const WARN_AHEAD: Duration = Duration::from_secs(14 * 86_400);
 /// Once a day is enough for what can wait for days.
 const WARN_EVERY: Duration = Duration::from_secs(86_400);
 
+/// The common name of the first certificate in `pem`: the user that etcd takes its holder for.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn common_name(pem: &[u8]) -> std::result::Result<String, String> {
+    /// X.520, 2.5.4.3.
+    const COMMON_NAME: &str = "2.5.4.3";
+    let chain = certificates(Path::new("the client certificate"), pem)?;
+    let first = chain.first().ok_or("the client certificate is empty")?;
+    let certificate = Certificate::from_der(first).map_err(|error| error.to_string())?;
+    let parts = certificate.tbs_certificate.subject.0.iter();
+    let mut names = parts.flat_map(|part| part.0.iter());
+    let name = names.find(|name| name.oid.to_string() == COMMON_NAME);
+    let name = name.ok_or("the client certificate has no common name")?;
+    str::from_utf8(name.value.value())
+        .map(str::to_owned)
+        .map_err(|_| "the common name of the client certificate is not UTF-8".to_owned())
+}
+
 /// The end of a certificate, or of the first of its chain to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {

@@ -9,7 +9,7 @@ mod expiry;
 mod explain;
 
 pub use diagnose::diagnose;
-pub use expiry::{CertificateExpiry, Deadline, watch};
+pub use expiry::{CertificateExpiry, Deadline, common_name, watch};
 pub use explain::explain;
 
 use crate::complaint::Complaint;

@@ -76,7 +76,7 @@ impl Guarded {
 
     fn holders(&self) -> usize {
         let keys = self.as_root(&["get", "--prefix", "--keys-only", "/"]);
-        keys.matches("/holder").count()
+        keys.lines().filter(|key| key.ends_with("/holder")).count()
     }
 
     fn mints(&self) {

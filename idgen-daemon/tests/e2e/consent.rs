@@ -3,14 +3,21 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::kit::daemon::{Answer, IDGENCTL, idgenctl};
+use crate::kit::daemon::{Answer, IDGENCTL, IDGEND, answer, idgenctl};
 use crate::kit::{Daemon, DaemonOptions, Server};
 
 /// On a terminal, at which somebody types this.
 fn typed(args: &[&str], keys: &str) -> Answer {
+    typed_with("", args, keys)
+}
+
+/// `no_color`: what the variable of that name says.
+fn typed_with(no_color: &str, args: &[&str], keys: &str) -> Answer {
     let words: Vec<String> = args.iter().map(|word| format!("'{word}'")).collect();
     let mut terminal = Command::new("script")
         .args(["-qec", &format!("{IDGENCTL} {}", words.join(" ")), "/dev/null"])
+        .env("NO_COLOR", no_color)
+        .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -70,4 +77,65 @@ fn a_person_is_asked_in_a_plain_sentence_and_a_script_is_refused() {
     let again = typed(&switch, "y\n");
     assert_eq!(again.code, Some(3), "refused, and not asked: {}", again.stdout);
     assert!(!again.stdout.contains("[y/N]"), "{}", again.stdout);
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_want_them() {
+    let server = Server::start();
+    let daemon = DaemonOptions::new(&server).start();
+    let config = daemon.config_path().display().to_string();
+    let commands: [&[&str]; 4] = [
+        &["status", "--config", &config],
+        &["epoch", "show", "--config", &config],
+        &["status", "--no-such-option"],
+        &["format", "switch", "--help"],
+    ];
+    for command in commands {
+        let coloured = typed(command, "").stdout;
+        assert!(coloured.contains("\u{1b}["), "{command:?}: {coloured}");
+        let plain = typed_with("1", command, "").stdout;
+        assert!(
+            !plain.contains("\u{1b}[3"),
+            "{command:?} with NO_COLOR: {plain:?}"
+        );
+        let piped = idgenctl(command);
+        let piped = format!("{}{}", piped.stdout, piped.stderr);
+        assert!(!piped.contains('\u{1b}'), "{command:?} into a pipe: {piped:?}");
+    }
+}
+
+/// Whatever is asked for, as scripts of the shells that we have.
+#[test]
+fn completions_are_scripts_that_their_shells_take() {
+    for program in ["idgenctl", "idgend"] {
+        let made = match program {
+            "idgenctl" => idgenctl(&["completions", "bash"]),
+            _ => {
+                let mut command = Command::new(IDGEND);
+                command.args(["completions", "bash"]);
+                answer(command)
+            }
+        };
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        let complete = format!(
+            "{}\nCOMP_WORDS=({program} c) COMP_CWORD=1 COMP_LINE='{program} c' COMP_POINT={point}\n_{program} {program} c {program}\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            made.stdout,
+            point = program.len() + 2
+        );
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &complete]);
+        let completed = answer(shell);
+        assert!(
+            completed.stdout.contains("completions"),
+            "{program}: {}{}",
+            completed.stdout,
+            completed.stderr
+        );
+    }
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let made = idgenctl(&["completions", shell]);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        assert!(made.stdout.contains("stripes"), "{shell}");
+    }
 }

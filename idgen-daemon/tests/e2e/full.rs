@@ -22,9 +22,10 @@ fn daemon(server: &Server, etcd: &Etcd) -> DaemonOptions {
         .workers_more("period_ms = 500")
 }
 
+/// Of workers and shards: those of names have other keys.
 fn holders(etcd: &Etcd) -> usize {
     let keys = etcd.ctl_ok(&["get", "--prefix", "--keys-only", "/pg_idgen"]);
-    keys.matches("/holder").count()
+    keys.lines().filter(|key| key.ends_with("/holder")).count()
 }
 
 fn open_workers(server: &Server) -> i64 {

@@ -19,6 +19,8 @@ mod kit;
 #[cfg(test)]
 mod adopt;
 #[cfg(test)]
+mod approvals;
+#[cfg(test)]
 mod auth;
 #[cfg(test)]
 mod clock;
@@ -34,6 +36,8 @@ mod crash;
 mod dump;
 #[cfg(test)]
 mod epoch;
+#[cfg(test)]
+mod events;
 #[cfg(test)]
 mod fencing;
 #[cfg(test)]
@@ -61,9 +65,17 @@ mod reference;
 #[cfg(test)]
 mod refusal;
 #[cfg(test)]
+mod region;
+#[cfg(test)]
 mod replication;
 #[cfg(test)]
+mod revoke;
+#[cfg(test)]
+mod runbooks;
+#[cfg(test)]
 mod seal;
+#[cfg(test)]
+mod secrets;
 #[cfg(test)]
 mod segment;
 #[cfg(test)]
@@ -86,6 +98,8 @@ mod segment_serve;
 mod server;
 #[cfg(test)]
 mod shard;
+#[cfg(test)]
+mod shard_moves;
 #[cfg(test)]
 mod sqlstates;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::kit::daemon::{answer, idgenctl};
+use crate::kit::page;
 use crate::kit::pki::Leaf;
 use crate::kit::{
     Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions,
@@ -282,17 +283,12 @@ fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
 /// The block of commands in docs/operations.md, as it is written there.
 #[test]
 fn the_openssl_commands_of_the_documentation_make_certificates_that_work() {
-    let page = include_str!("../../../docs/operations.md");
-    let section = page
-        .split("### Certificates with openssl")
-        .nth(1)
-        .expect("the section");
-    let commands = section.split("```").nth(1).expect("its commands");
+    let page = page::operations();
+    let section = page::section(&page, "### Certificates with openssl");
+    let commands = &page::blocks(section, "sh")[0];
     let certs = CertDir::new();
     let mut shell = Command::new("bash");
-    shell
-        .current_dir(certs.path())
-        .args(["-ec", commands.strip_prefix("sh").expect("a block of sh")]);
+    shell.current_dir(certs.path()).args(["-ec", commands]);
     let made = answer(shell);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     for (name, from) in [

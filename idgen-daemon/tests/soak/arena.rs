@@ -20,7 +20,7 @@ use crate::kit::{Daemon, DaemonOptions, EtcdCluster, Proxy, Server, ServerOption
 use crate::mint::{Minters, SHARD};
 use crate::plan::{CLOCK_SERVER, PERIOD_MS, SERVERS, StoreKind, TTL_MS};
 use crate::trail::Trail;
-use crate::{logs, trail_etcd, trail_postgres};
+use crate::{logs, told, trail_etcd, trail_postgres};
 
 /// Workers of each server.
 const WORKERS: u32 = 2;
@@ -185,6 +185,14 @@ impl Arena {
         }
         if let Some(trail) = self.trail.take() {
             trail.finish();
+        }
+        // An embedded store has one trail, which went over to the standby that was promoted last.
+        let sinks = match &self.promoted {
+            Some(promoted) => vec![promoted],
+            None => self.servers.iter().collect(),
+        };
+        for (n, sink) in sinks.into_iter().enumerate() {
+            told::keep(sink, n, &self.dir);
         }
     }
 }

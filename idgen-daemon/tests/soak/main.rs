@@ -7,6 +7,7 @@
 //!  failover a standby of the store that is promoted beside its old primary
 //!  mint     sessions that mint and write down what they were given          moment  the one clock
 //!  trail    what the store commits: trail_etcd (a watch), trail_postgres (logical decoding)
+//!  told     the product's trail of lease events beside that
 //!  logs     what daemons told their servers                                 files   all of it on disk, and back
 //!  run      one run from its beginning to its verdicts                      table   verdicts for people
 //! ```
@@ -48,6 +49,8 @@ mod run;
 mod segments;
 #[cfg(test)]
 mod table;
+#[cfg(test)]
+mod told;
 #[cfg(test)]
 mod trail;
 #[cfg(test)]

@@ -9,8 +9,8 @@ use idgen_core::history::{Verdict, alive, check};
 
 use crate::arena::Arena;
 use crate::kit::Release;
-use crate::plan::{Plan, Planned, StoreKind};
-use crate::{files, moment, table};
+use crate::plan::{Plan, Planned, SERVERS, StoreKind};
+use crate::{files, moment, table, told};
 
 /// What `make test` runs: etcd is restored first, and a standby promoted as the fourth fault.
 const SEED: u64 = 20_261_119;
@@ -145,6 +145,8 @@ fn judge(dir: &Path) -> Vec<Verdict> {
             .extend(after.into_iter().flatten());
     }
     table::print_recoveries(&history, &by_kind);
+    let told = told::compare(dir, &history, SERVERS);
+    println!("{told} steps are told alike by the record and the product's trail of lease events");
     println!(
         "read in {:.1} s, judged in {:.1} s",
         (checked - read).as_secs_f64(),

@@ -7,6 +7,7 @@ use crate::rules::{self, Daemon, Place, TTL_MS};
 use etcd_client::{Client, Txn, TxnOp};
 use idgen_core::clock::ClockReading;
 use idgen_core::format::{CellFormat, REGIONAL};
+use idgen_core::lease::approval::{Digest, RequestId};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId, Mark};
 use idgen_daemon::lease::{
@@ -96,6 +97,14 @@ impl Place for Member {
                 .block_on(client.lease_revoke(lease.id()))
                 .expect("revoke");
         }
+    }
+
+    fn approve(&self, who: &str, id: RequestId, digest: Digest) {
+        let key = format!("{PREFIX}.approval/{who}/{}", uuid::Uuid::from_u128(id.0));
+        let hex: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.runtime
+            .block_on(self.client().put(key, hex, None))
+            .expect("put");
     }
 
     fn freeze(&mut self) {

@@ -5,6 +5,8 @@
 //! Postgres needs no extension here: the store is tables and one SQL function.
 
 #[cfg(test)]
+mod assignments;
+#[cfg(test)]
 #[path = "../e2e/kit/mod.rs"]
 #[allow(
     dead_code,
@@ -14,6 +16,10 @@
 mod kit;
 #[cfg(test)]
 mod names;
+#[cfg(test)]
+mod orders;
+#[cfg(test)]
+mod requests;
 #[cfg(test)]
 mod rules;
 
@@ -117,6 +123,16 @@ macro_rules! conformance {
         }
 
         #[test]
+        fn records_are_written_together_and_only_over_what_was_seen() {
+            crate::assignments::records_are_written_together_and_only_over_what_was_seen(&$place);
+        }
+
+        #[test]
+        fn shards_come_and_go_one_by_one_under_tokens_of_their_own() {
+            rules::shards_come_and_go_one_by_one_under_tokens_of_their_own(&$place);
+        }
+
+        #[test]
         fn a_shard_moves_at_once_and_above_its_exact_high_water() {
             rules::a_shard_moves_at_once_and_above_its_exact_high_water(&$place);
         }
@@ -144,6 +160,31 @@ macro_rules! conformance {
         #[test]
         fn a_store_that_does_not_answer_is_given_up_and_found_again() {
             rules::a_store_that_does_not_answer_is_given_up_and_found_again(&mut $place);
+        }
+
+        #[test]
+        fn what_is_ordered_to_end_is_not_renewed_and_is_given_back_exactly() {
+            crate::orders::what_is_ordered_to_end_is_not_renewed_and_is_given_back_exactly(&$place);
+        }
+
+        #[test]
+        fn an_order_is_against_whoever_holds_the_token() {
+            crate::orders::an_order_is_against_whoever_holds_the_token(&$place);
+        }
+
+        #[test]
+        fn an_order_against_another_lease_changes_nothing() {
+            crate::orders::an_order_against_another_lease_changes_nothing(&$place);
+        }
+
+        #[test]
+        fn what_people_have_approved_is_done_once_and_leaves_the_ceiling() {
+            crate::requests::what_people_have_approved_is_done_once_and_leaves_the_ceiling(&$place);
+        }
+
+        #[test]
+        fn how_many_are_needed_is_kept_by_the_cell() {
+            crate::requests::how_many_are_needed_is_kept_by_the_cell(&$place);
         }
 
         #[test]

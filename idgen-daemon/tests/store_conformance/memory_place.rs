@@ -3,6 +3,7 @@
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use crate::store_memory::{Clock, Fault, MemoryPlace, MemoryStore};
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
+use idgen_core::lease::approval::{Digest, RequestId};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId};
 use idgen_daemon::lease::{HolderName, LeaseStore, StoreErrorKind};
@@ -28,6 +29,10 @@ impl Place for MemoryPlace {
 
     fn expire(&self) {
         self.expire();
+    }
+
+    fn approve(&self, who: &str, id: RequestId, digest: Digest) {
+        self.approve(who, id, digest);
     }
 
     fn freeze(&mut self) {

@@ -4,6 +4,7 @@ use crate::kit::process::{Signal, signal_pid};
 use crate::kit::{PATIENCE, Server, ServerOptions, eventually, eventually_true, sql};
 use crate::rules::{self, Daemon, Place, TTL_MS};
 use idgen_core::clock::ClockReading;
+use idgen_core::lease::approval::{Digest, RequestId};
 use idgen_core::lease::ledger::{Attempt, settle_grant};
 use idgen_core::lease::{Class, InstanceId, Mark};
 use idgen_daemon::lease::{HolderName, LeaseStore, PostgresStore, PostgresStoreConfig, StoreErrorKind};
@@ -27,6 +28,9 @@ impl Tables {
         sql::run(&mut client, "CREATE SCHEMA idgen");
         sql::run(&mut client, include_str!("../../../sql/20-store.sql"));
         sql::run(&mut client, include_str!("../../../sql/22-store-named.sql"));
+        sql::run(&mut client, include_str!("../../../sql/24-store-orders.sql"));
+        sql::run(&mut client, include_str!("../../../sql/26-store-shards.sql"));
+        sql::run(&mut client, include_str!("../../../sql/26-store-requests.sql"));
         Self {
             server,
             backends: Vec::new(),
@@ -79,7 +83,7 @@ impl Place for Tables {
 
     fn wipe(&self) {
         self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch, idgen.named_lease, \
-                  idgen.named_ceiling, idgen.stripe");
+                  idgen.named_ceiling, idgen.stripe, idgen.lease_order, idgen.request, idgen.approval");
     }
 
     fn advance_epoch(&self) {
@@ -92,6 +96,15 @@ impl Place for Tables {
                 "UPDATE idgen.{table} SET expires_at = clock_timestamp() WHERE holder IS NOT NULL"
             ));
         }
+    }
+
+    fn approve(&self, who: &str, id: RequestId, digest: Digest) {
+        let hex: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = uuid::Uuid::from_u128(id.0);
+        self.run(&format!(
+            "INSERT INTO idgen.approval VALUES ('{id}', '{who}', '\\x{hex}')
+                 ON CONFLICT (request_id, approver) DO UPDATE SET ask_sha256 = excluded.ask_sha256"
+        ));
     }
 
     fn freeze(&mut self) {
@@ -250,11 +263,20 @@ fn every_shard_there_is_can_be_leased_by_one_server() {
 }
 
 #[test]
-fn names_ceilings_and_stripes_are_never_removed() {
+fn names_ceilings_stripes_orders_and_approvals_are_never_removed() {
     let tables = Tables::new();
-    for table in ["named_lease", "named_ceiling", "stripe"] {
-        for statement in ["DELETE FROM", "TRUNCATE"] {
-            let statement = format!("{statement} idgen.{table}");
+    for table in [
+        "named_lease",
+        "named_ceiling",
+        "stripe",
+        "lease_order",
+        "request",
+        "approval",
+    ] {
+        for statement in [
+            format!("DELETE FROM idgen.{table}"),
+            format!("TRUNCATE idgen.{table} CASCADE"),
+        ] {
             sql::refusal(&mut tables.server.connect(), &statement, "IG019");
         }
     }

@@ -4,16 +4,18 @@ use idgen_core::clock::{BootMs, ClockReading, UnixMs};
 use idgen_core::format::{CLASSIC, CellFormat, REGIONAL};
 use idgen_core::lease::Revision;
 use idgen_core::lease::anchor::Witness;
+use idgen_core::lease::approval::{Digest, RequestId};
 use idgen_core::lease::ledger::{Attempt, PlannedGrant, Standing, settle_grant, settle_renewal};
 use idgen_core::lease::pool::{PlanError, PlanFor, half, plan_grant};
 use idgen_core::lease::window::FLOOR_LEAD_MS;
 use idgen_core::lease::{
     AdvancePlan, AdvanceWish, Anchor, BootId, CellId, Claim, Class, Epoch, EpochNonce, GrantPlan, Identity,
-    InstanceId, Leased, Mark, Memory, NotFree, Occupied, Survey, SwitchPlan, SwitchRefused, Timing,
+    InstanceId, Leased, Mark, Memory, NotFree, Occupied, Survey, SwitchPlan, SwitchRefused, Tenancy, Timing,
     TimingSpec, Token, Told, Wanted, plan_advance, plan_switch,
 };
 use idgen_daemon::lease::{
-    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreErrorKind, host_clock,
+    CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, RequestStore, Seal, StoreErrorKind,
+    host_clock,
 };
 use std::collections::BTreeSet;
 use tokio::runtime::Runtime;
@@ -29,7 +31,7 @@ pub const BOOT: BootId = BootId(11);
 
 /// A running store that many daemons can open.
 pub trait Place {
-    type Store: CellStore;
+    type Store: RequestStore;
 
     /// The store of a class as one daemon sees it, with this TTL.
     fn open(&self, class: Class, holder: HolderName, ttl_ms: u64) -> Self::Store;
@@ -41,6 +43,8 @@ pub trait Place {
     fn advance_epoch(&self);
     /// Every lease ends now, whatever its TTL.
     fn expire(&self);
+    /// Somebody, whom the store knows by this name, approves the text with this digest.
+    fn approve(&self, who: &str, id: RequestId, digest: Digest);
     /// Until [`Place::thaw`], nobody answers.
     fn freeze(&mut self);
     fn thaw(&mut self);
@@ -60,7 +64,7 @@ pub fn newcomer<P: Place>(place: &P, class: Class, holder: HolderName, ttl_ms: u
     store
 }
 
-fn runtime() -> Runtime {
+pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -82,28 +86,33 @@ pub struct Daemon<'r, S> {
 /// What a daemon holds.
 pub struct Lease {
     plan: GrantPlan,
-    token: Token,
+    pub token: Token,
     pub committed: Committed,
 }
 
 impl Lease {
-    fn leased(&self) -> Vec<Leased> {
+    pub fn leased(&self) -> Vec<Leased> {
         self.plan.grants.iter().map(|planned| planned.leased).collect()
     }
 
     pub fn renewal(&self, by_ms: u64) -> Renewal {
-        let mut leased = self.leased();
+        let mut leased = self.tenancies();
         for leased in &mut leased {
             leased.window.ceiling = leased.window.ceiling.saturating_add(by_ms);
         }
         Renewal {
+            epoch: self.token.epoch,
             epoch_nonce: self.plan.epoch_nonce,
             formats: self.plan.formats.clone(),
             boot_id: BOOT,
-            token: self.token,
-            guard: self.committed.revision,
             leased,
         }
+    }
+
+    fn tenancies(&self) -> Vec<Tenancy> {
+        let (token, guard) = (self.token, self.committed.revision);
+        let leased = self.leased().into_iter();
+        leased.map(|leased| Tenancy::new(leased, token, guard)).collect()
     }
 
     pub fn mark(&self, index: usize, above_floor_ms: u64) -> Mark {
@@ -199,7 +208,7 @@ impl<'r, S: CellStore> Daemon<'r, S> {
         })
     }
 
-    fn acquire(&mut self, count: usize) -> Lease {
+    pub fn acquire(&mut self, count: usize) -> Lease {
         let plan = self.plan(count, 7);
         self.grant(plan).expect("grant")
     }
@@ -235,9 +244,9 @@ impl<'r, S: CellStore> Daemon<'r, S> {
             .expect("release")
     }
 
-    fn standing(&mut self, lease: &Lease) -> Standing {
+    pub fn standing(&mut self, lease: &Lease) -> Standing {
         let snapshot = self.runtime.block_on(self.store.read()).expect("read");
-        settle_renewal(&snapshot, self.instance, BOOT, lease.token, &lease.leased())
+        settle_renewal(&snapshot, self.instance, BOOT, &lease.tenancies())
     }
 
     fn read_kind(&mut self) -> Option<StoreErrorKind> {
@@ -379,27 +388,24 @@ pub fn a_renewal_keeps_the_token_and_needs_the_guard(place: &impl Place) {
     let renewed = one.renew(&renewal).expect("renewed");
     assert!(renewed.revision > lease.committed.revision);
     assert_eq!(renewed.ttl_ms, TTL_MS);
-    let Standing::Mine { guard, leased } = one.standing(&lease) else {
+    let Standing::Mine { leased } = one.standing(&lease) else {
         panic!("lost")
     };
-    assert_eq!(guard, renewed.revision);
-    assert_eq!(
-        leased, renewal.leased,
-        "the token is the old one, the ceilings are new"
-    );
+    let mut expected = renewal.leased.clone();
+    for tenancy in &mut expected {
+        tenancy.guard = renewed.revision;
+    }
+    assert_eq!(leased, expected, "the token is the old one, the ceilings are new");
     assert_eq!(
         one.renew(&renewal).err(),
         Some(StoreErrorKind::Conflict),
         "an old guard"
     );
-    let foreign = Renewal {
-        token: Token {
-            revision: renewed.revision,
-            ..lease.token
-        },
-        guard: renewed.revision,
+    let mut foreign = Renewal {
+        leased: expected,
         ..renewal
     };
+    foreign.leased[1].token.revision = renewed.revision;
     assert_eq!(
         one.renew(&foreign).err(),
         Some(StoreErrorKind::Conflict),
@@ -861,11 +867,10 @@ pub fn a_store_that_does_not_answer_is_given_up_and_found_again(place: &mut impl
     eventually_true(PATIENCE, "the store answers", || one.read_kind().is_none());
     // The renewal from before may be done only now, also between this look and the next request.
     eventually(PATIENCE, "the lease is renewed as it stands now", || {
-        let Standing::Mine { guard, leased } = one.standing(&lease) else {
+        let Standing::Mine { leased } = one.standing(&lease) else {
             panic!("lost")
         };
         one.renew(&Renewal {
-            guard,
             leased,
             ..lease.renewal(0)
         })
@@ -888,7 +893,7 @@ pub fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(place:
         Some(StoreErrorKind::Conflict),
         "planned at the same time"
     );
-    let error = two.shards(&[8, 9]).expect_err("held");
+    let error = two.shards(&[8]).expect_err("held");
     let by = "daemon-1".to_owned();
     assert_eq!(
         error,
@@ -898,7 +903,8 @@ pub fn a_shard_that_two_servers_name_goes_to_one_and_workers_never_notice(place:
         }]),
         "planned afterwards"
     );
-    let nine = two.shards(&[9]).expect("plan");
+    let nine = two.shards(&[8, 9]).expect("a plan of what is free");
+    assert_eq!(nine.grants.len(), 1);
     two.grant(nine).expect("nothing of the refused grant stays");
 
     let workers = worker.acquire(2);
@@ -966,6 +972,69 @@ pub fn what_a_daemon_left_behind_is_replaced_by_itself_only(place: &impl Place) 
     one.renew(&again.renewal(500)).expect("renewed");
 }
 
+fn with_ceilings(mut leased: Vec<Tenancy>, of: &[Tenancy]) -> Vec<Tenancy> {
+    for (tenancy, other) in leased.iter_mut().zip(of) {
+        tenancy.window = other.window;
+    }
+    leased
+}
+
+/// What comes is granted beside what there is, and all are renewed in one step, each under its own token.
+pub fn shards_come_and_go_one_by_one_under_tokens_of_their_own(place: &impl Place) {
+    let runtime = runtime();
+    let mut one = Daemon::of(Class::Shard, place, &runtime, 1, 60_000);
+    let mut two = Daemon::of(Class::Shard, place, &runtime, 2, 60_000);
+    let plan = one.shards(&[3, 4]).expect("plan");
+    let first = one.grant(plan).expect("granted");
+    let plan = one.shards(&[9]).expect("plan");
+    let second = one.grant(plan).expect("granted beside");
+    assert!(second.token > first.token);
+    assert!(matches!(one.standing(&first), Standing::Mine { .. }), "untouched");
+
+    let both = |by_ms| {
+        let mut renewal = first.renewal(by_ms);
+        renewal.leased.extend(second.renewal(by_ms).leased);
+        renewal
+    };
+    let mut wrong = both(500);
+    wrong.leased[2].guard = first.committed.revision;
+    assert_eq!(
+        one.renew(&wrong).err(),
+        Some(StoreErrorKind::Conflict),
+        "a guard of another"
+    );
+    let renewed = one.renew(&both(500)).expect("renewed in one step");
+
+    // One of the first grant goes; the other two stay as they are.
+    let mark = first.mark(0, 3);
+    assert_eq!(one.release(BOOT, &[mark]), [mark]);
+    let plan = two.shards(&[3]).expect("free at once");
+    let taken = two.grant(plan).expect("granted");
+    assert_eq!(taken.leased()[0].window.floor, mark.last.saturating_add(1));
+    let mut rest = both(1_000);
+    rest.leased.remove(0);
+    for tenancy in &mut rest.leased {
+        tenancy.guard = renewed.revision;
+    }
+    one.renew(&rest).expect("those that stay are renewed");
+    let seen = runtime.block_on(one.store.read()).expect("read");
+    let held: Vec<_> = seen
+        .rows()
+        .iter()
+        .map(|row| {
+            row.holder
+                .as_ref()
+                .map(|holder| (holder.name.as_str(), holder.token))
+        })
+        .collect();
+    let expected = [
+        ("daemon-2", taken.token),
+        ("daemon-1", first.token),
+        ("daemon-1", second.token),
+    ];
+    assert_eq!(held, expected.map(Some));
+}
+
 fn regional(region: u64) -> CellFormat {
     CellFormat::new(REGIONAL, Some(region)).expect("a worker format")
 }
@@ -994,12 +1063,12 @@ pub fn a_switch_is_made_once_and_every_daemon_must_know_it(place: &impl Place) {
     let old = lease.renewal(500);
     assert_eq!(one.renew(&old).err(), Some(StoreErrorKind::Conflict));
     assert_eq!(two.grant(planned_before).err(), Some(StoreErrorKind::Conflict));
-    let Standing::Mine { guard, .. } = one.standing(&lease) else {
+    let Standing::Mine { leased } = one.standing(&lease) else {
         panic!("lost")
     };
     let formats = switch.formats.clone();
     one.renew(&Renewal {
-        guard,
+        leased: with_ceilings(leased, &old.leased),
         formats: formats.clone(),
         ..old
     })
@@ -1053,7 +1122,9 @@ pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
     let mut one = Daemon::new(place, &runtime, 1, 60_000);
     let mut operator = Daemon::new(place, &runtime, 9, 60_000);
     let lease = one.acquire(1);
-    let first = operator.plan_switch(regional(1), 0);
+    // Without a region: that would be for good.
+    let other: CellFormat = "other(1577836800000,1,41,0,1,10,11)".parse().expect("a format");
+    let first = operator.plan_switch(other, 0);
     operator.switch(&first).expect("switched");
     eventually_true(PATIENCE, "its moment has passed", || host_clock() > first.at);
     let classic = CellFormat::new(CLASSIC, None).expect("a worker format");
@@ -1062,7 +1133,7 @@ pub fn a_second_switch_raises_the_floor_of_the_cell(place: &impl Place) {
     let snapshot = runtime.block_on(one.store.read()).expect("read");
     assert_eq!(
         snapshot.cell.worker_format,
-        format!("regional/1; classic from {}", second.at.0)
+        format!("{other}; classic from {}", second.at.0)
     );
     assert_eq!(snapshot.cell.min_floor, first.at);
     assert!(

@@ -176,16 +176,18 @@ const RESTART: &str =
 /// Publish the plan, before any ceiling that depends on it. Arithmetic only: the `control` lock is held.
 fn follow(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), PlanRefused> {
     let Some(plan) = plan else { return Ok(()) };
-    shared.formats.follow(plan, || {
-        let workers = shared
-            .leases()
-            .known()
-            .filter(|(identity, ..)| identity.kind == Kind::Worker);
-        let open = workers.map(|(.., slot)| slot.view()).filter(|view| view.open);
-        open.map(|view| moment_of(view.ceiling_tick))
-            .max()
-            .unwrap_or_default()
-    })
+    shared.formats.follow(plan, || highest_worker_ceiling(shared))
+}
+
+fn highest_worker_ceiling(shared: &Shared) -> UnixMs {
+    let workers = shared
+        .leases()
+        .known()
+        .filter(|(identity, ..)| identity.kind == Kind::Worker);
+    let open = workers.map(|(.., slot)| slot.view()).filter(|view| view.open);
+    open.map(|view| moment_of(view.ceiling_tick))
+        .max()
+        .unwrap_or_default()
 }
 
 fn plan_refused(shared: &Shared, plan: Option<&FormatPlan>, refused: PlanRefused) -> Error {
@@ -276,6 +278,7 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     }
     let good_clock = anchor(call, 11)?;
     pin_cell(shared, cell_id)?;
+    pin_region(shared, lease.plan.as_ref())?;
     let installed = install_locked(shared, &lease, cell_id, good_clock);
     Ok(pg_sys::Datum::from(installed.map_err(|refused| {
         refused.into_error(shared, cell_id, &lease)
@@ -293,6 +296,44 @@ fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
             reason: error.to_string(),
         }),
     }
+}
+
+/// Remember the region that the cell has claimed before anything is minted by the plan that says so, or refuse another one. A
+/// plan that this server cannot follow is refused before: its region must not stay behind, and one from before the region
+/// was claimed is told to be that.
+fn pin_region(shared: &Shared, plan: Option<&FormatPlan>) -> Result<(), Error> {
+    // Shards have no region.
+    let Some(plan) = plan else { return Ok(()) };
+    let not_kept = |error: std::io::Error| Error::RegionNotKept {
+        reason: error.to_string(),
+    };
+    let remembered = cell::region().map_err(not_kept)?;
+    match (remembered, plan.region()) {
+        (Some(remembered), Some(claimed)) if remembered != claimed => Err(Error::OtherRegion {
+            remembered,
+            offered: Some(claimed),
+        }),
+        (None, Some(claimed)) => {
+            check_followed(shared, plan)?;
+            cell::remember_region(claimed).map_err(not_kept)
+        }
+        (Some(remembered), None) => {
+            check_followed(shared, plan)?;
+            Err(Error::OtherRegion {
+                remembered,
+                offered: None,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_followed(shared: &Shared, plan: &FormatPlan) -> Result<(), Error> {
+    let followed = {
+        let _locked = shared.lock_control();
+        shared.formats.check(plan, || highest_worker_ceiling(shared))
+    };
+    followed.map_err(|refused| plan_refused(shared, Some(plan), refused))
 }
 
 pub fn other_cell(installed: [u8; 16], offered: [u8; 16]) -> Error {
@@ -417,6 +458,7 @@ fn extend_lease(call: Call) -> Result<pg_sys::Datum, Error> {
     let ceiling = UnixMs(unsigned(call, 7, "ceiling_ms")?).min(latest);
     let deadline = BootMs(unsigned(call, 8, "deadline_ms")?);
     let good_clock = anchor(call, 9)?;
+    pin_region(shared, plan.as_ref())?;
     let extended = extend_locked(shared, &named, plan.as_ref(), (ceiling, deadline), good_clock);
     Ok(pg_sys::Datum::from(extended.map_err(|refused| {
         plan_refused(shared, plan.as_ref(), refused)

@@ -6,7 +6,7 @@
 
 use idgen_core::clock::UnixMs;
 use idgen_core::format::layout::{Layout, tick_of};
-use idgen_core::format::plan::PlanRefused;
+use idgen_core::format::plan::{Notes, PlanRefused};
 use idgen_core::format::{CellFormat, FormatPlan};
 use idgen_core::mint::Sequence;
 use std::cell::UnsafeCell;
@@ -92,12 +92,36 @@ impl Formats {
         plan: &FormatPlan,
         highest_ceiling: impl FnOnce() -> UnixMs,
     ) -> Result<(), PlanRefused> {
-        let latest = self.latest();
-        let latest = latest.map(|latest| (latest.from, &latest.cell_format));
-        for (from, cell_format) in plan.followed_from(latest, highest_ceiling)?.into_iter().flatten() {
+        for (from, cell_format) in self.steps(plan, highest_ceiling)?.into_iter().flatten() {
             self.push(from, &cell_format)?;
         }
         Ok(())
+    }
+
+    /// Whether `plan` could be followed, under the same lock.
+    pub fn check(
+        &self,
+        plan: &FormatPlan,
+        highest_ceiling: impl FnOnce() -> UnixMs,
+    ) -> Result<(), PlanRefused> {
+        let steps = self.steps(plan, highest_ceiling)?.into_iter().flatten();
+        let room = self.entries.len() - self.counted();
+        if steps.count() > room {
+            Err(PlanRefused::Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What is new in `plan`.
+    fn steps(
+        &self,
+        plan: &FormatPlan,
+        highest_ceiling: impl FnOnce() -> UnixMs,
+    ) -> Result<Notes, PlanRefused> {
+        let latest = self.latest();
+        let latest = latest.map(|latest| (latest.from, &latest.cell_format));
+        plan.followed_from(latest, highest_ceiling)
     }
 
     fn push(&self, from: UnixMs, cell_format: &CellFormat) -> Result<(), PlanRefused> {

@@ -8,6 +8,8 @@ use crate::clock::UnixMs;
 /// Of a TTL that a store counts and somebody else adds up, so much must be left for a holder to be gone too early: their
 /// clocks, and the way between.
 const EARLY_MARGIN_OF_TTL: u64 = 5;
+/// An etcd lease is granted by one request and the holder put on it by the next.
+const EARLY_MARGIN_MS: u64 = 2_000;
 
 /// What happened to one subject; nothing: it was renewed, or something of no interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub(super) struct IdentityTurn<'c> {
     pub(super) resting_holder: Option<&'c Value>,
     /// An order that was given in the same commit.
     pub(super) order: Option<&'c Ordered>,
+    /// The order is of a request that was used in the same commit.
+    pub(super) approved: bool,
     /// When the holder was put last, as far as is known; where the store does not say when it ends.
     pub(super) put_at: Option<UnixMs>,
     /// Now.
@@ -86,7 +90,8 @@ pub(super) fn early_ms(held: &Holding, put_at: Option<UnixMs>, now: UnixMs) -> O
         (None, Some(ttl_ms)) => {
             // Whichever says less: clocks may be ahead, and what is read late was put earlier.
             let put_at = [put_at, held.put_at].into_iter().flatten().min()?;
-            put_at.saturating_add(ttl_ms - ttl_ms / EARLY_MARGIN_OF_TTL)
+            let margin = ttl_ms / EARLY_MARGIN_OF_TTL + EARLY_MARGIN_MS;
+            put_at.saturating_add(ttl_ms.saturating_sub(margin))
         }
         (None, None) => return None,
     };
@@ -210,7 +215,7 @@ fn left(turn: &IdentityTurn<'_>, old: &Holding, (was, is): HighWaters<'_>) -> De
     let detail = with_high_water(of_holder(old), is);
     let forced = turn
         .order
-        .filter(|order| order.token == old.token && order.request.is_some());
+        .filter(|order| order.token == old.token && turn.approved);
     if let Some(order) = forced {
         let detail = detail
             .text("by", &order.by)
@@ -323,6 +328,21 @@ pub(super) fn other(place: &Place, turn: Turn<'_>) -> Vec<Deed> {
     match (value, turn.before) {
         (Value::Stripe { .. }, before) => stripe(before, value),
         (Value::Order(order), _) => ordered(order),
+        // A row that is told as two keys, of which one has changed.
+        (value, Some(before)) if value == before && *value != Value::Opaque => Vec::new(),
+        (Value::Asked { by, reason, act }, None) => {
+            let detail = Detail::default().text("by", by).text("reason", reason);
+            vec![Deed::new(Kind::Asked, detail.text("act", act))]
+        }
+        (Value::Used { outcome, approved_by }, None) => {
+            let detail = Detail::default().text("outcome", outcome);
+            let detail = detail.text("approved_by", &approved_by.join(", "));
+            vec![Deed::new(Kind::Used, detail)]
+        }
+        (Value::Assigned { server, by, reason }, _) => {
+            let detail = Detail::default().text("server", server).text("by", by);
+            vec![Deed::new(Kind::Assigned, detail.text("reason", reason))]
+        }
         (Value::Ceiling(is), Some(Value::Ceiling(was))) if is < was => {
             vec![Deed::new(Kind::Changed, Detail::default()).found(Some(Finding::CeilingFell))]
         }

@@ -24,6 +24,12 @@ pub enum Place {
     Epoch(u64),
     /// A stripe of a space, `SPACE/INDEX`.
     Stripe(String),
+    /// What is asked of people.
+    Ask(String),
+    /// What came of that: a request is used once.
+    Used(String),
+    /// Which server is to have a shard.
+    Assigned(String),
     /// What a store keeps for itself: counts of its keys.
     Bookkeeping(String),
     /// Anything else, such as a later release may keep.
@@ -56,6 +62,12 @@ impl Place {
             }
             "epoch" => rest.parse().ok().map(Self::Epoch),
             "stripe" => named(Self::Stripe),
+            "request" => match rest.split_once('/') {
+                Some((request, "ask")) => Some(Self::Ask(request.to_owned())),
+                Some((request, "done")) => Some(Self::Used(request.to_owned())),
+                _ => None,
+            },
+            "map" => Some(Self::Assigned(rest.strip_prefix("assigned/")?.to_owned())),
             "named" => match rest.split_once('/') {
                 Some(("holder", name)) => Some(Self::Name(name.to_owned())),
                 Some(("ceiling", ceiling)) => Some(Self::Ceiling(ceiling.to_owned())),
@@ -93,6 +105,9 @@ impl Place {
             Self::Ceiling(ceiling) => format!("named/ceiling/{ceiling}"),
             Self::Epoch(epoch) => format!("epoch/{epoch:020}"),
             Self::Stripe(stripe) => format!("stripe/{stripe}"),
+            Self::Ask(request) => format!("request/{request}/ask"),
+            Self::Used(request) => format!("request/{request}/done"),
+            Self::Assigned(shard) => format!("map/assigned/{shard}"),
             Self::Bookkeeping(key) | Self::Other(key) => key.clone(),
         }
     }
@@ -122,6 +137,9 @@ impl fmt::Display for Place {
             Self::Ceiling(ceiling) => write!(f, "ceiling {ceiling}"),
             Self::Epoch(epoch) => write!(f, "epoch {epoch}"),
             Self::Stripe(stripe) => write!(f, "stripe {stripe}"),
+            Self::Ask(request) => write!(f, "request {request}"),
+            Self::Used(request) => write!(f, "use of request {request}"),
+            Self::Assigned(shard) => write!(f, "place of shard {shard}"),
             Self::Bookkeeping(key) | Self::Other(key) => write!(f, "key {key}"),
         }
     }
@@ -207,6 +225,31 @@ pub enum Value {
         joined: bool,
         /// Why it was released, if it is.
         released: Option<String>,
+    },
+    /// Of [`Place::Ask`].
+    Asked {
+        /// Who asked.
+        by: String,
+        /// Why.
+        reason: String,
+        /// What, as JSON.
+        act: String,
+    },
+    /// Of [`Place::Used`].
+    Used {
+        /// What came of it.
+        outcome: String,
+        /// Who had approved it, where the store says so.
+        approved_by: Vec<String>,
+    },
+    /// Of [`Place::Assigned`].
+    Assigned {
+        /// Which server is to have it.
+        server: String,
+        /// Who says so.
+        by: String,
+        /// Why.
+        reason: String,
     },
     /// Of [`Place::Ceiling`].
     Ceiling(i64),

@@ -23,6 +23,12 @@ pub enum Kind {
     Revoked,
     /// It was taken from its holder by a request that was approved.
     ForceReleased,
+    /// Something was asked that people have to approve.
+    Asked,
+    /// A request was used.
+    Used,
+    /// Another server is to have a shard.
+    Assigned,
     /// A name was leased.
     Taken,
     /// It was given back.
@@ -55,7 +61,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::Began,
         Self::CellMade,
         Self::Granted,
@@ -64,6 +70,9 @@ impl Kind {
         Self::Removed,
         Self::Revoked,
         Self::ForceReleased,
+        Self::Asked,
+        Self::Used,
+        Self::Assigned,
         Self::Taken,
         Self::GivenBack,
         Self::Sealed,
@@ -92,6 +101,9 @@ impl Kind {
             Self::Removed => "removed",
             Self::Revoked => "revoked",
             Self::ForceReleased => "force_released",
+            Self::Asked => "asked",
+            Self::Used => "request_used",
+            Self::Assigned => "assigned",
             Self::Taken => "taken",
             Self::GivenBack => "given_back",
             Self::Sealed => "sealed",

@@ -171,15 +171,10 @@ impl Tracker {
         let mut lost = Vec::new();
         for place in places {
             let known = self.keys.get(&place).map(|tracked| &tracked.seen);
-            let is = states.get(&place);
-            let version = |seen: &Seen| (seen.made, seen.version);
-            let counted = known.into_iter().chain(is).all(|seen| seen.version > 0);
-            match between(known.map(version), is.map(version)) {
+            match self.since(known, states.get(&place)) {
                 Continuity::Back => return Err(Replaced { key: place.key() }),
-                Continuity::Lost(missing) if counted && !self.is_renewal(known, is) => {
-                    lost.push((place, missing))
-                }
-                _ => {}
+                Continuity::Lost(missing) => lost.push((place, missing)),
+                Continuity::Whole => {}
             }
         }
         let mut events = Vec::new();
@@ -318,18 +313,39 @@ impl Tracker {
         Ok(events)
     }
 
+    /// From what was seen to what there is.
+    fn since(&self, known: Option<&Seen>, is: Option<&Seen>) -> Continuity {
+        let version = |seen: &Seen| (seen.made, seen.version);
+        let counted = known.into_iter().chain(is).all(|seen| seen.version > 0);
+        let continuity = match counted {
+            true => between(known.map(version), is.map(version)),
+            false => Continuity::Whole,
+        };
+        self.without_renewals(continuity, known, is)
+    }
+
     fn follows(&self, known: Option<&Seen>, change: &KeyChange, as_logged: Option<&Seen>) -> Continuity {
         let continuity = follows(known, &change.before, change.after.as_ref());
+        self.without_renewals(continuity, known, as_logged)
+    }
+
+    /// Where renewals are not in the log, versions say less, and what is in a row says more.
+    fn without_renewals(
+        &self,
+        continuity: Continuity,
+        known: Option<&Seen>,
+        is: Option<&Seen>,
+    ) -> Continuity {
         if self.log == Log::Every {
             return continuity;
         }
-        match (continuity, known, as_logged) {
-            (Continuity::Lost(_), ..) if self.is_renewal(known, as_logged) => Continuity::Whole,
+        match (continuity, known, is) {
+            (Continuity::Lost(_), ..) if self.is_renewal(known, is) => Continuity::Whole,
             // Somebody has changed it behind the back of the log, which does not count then either.
-            (Continuity::Whole, Some(known), Some(_)) if !self.is_renewal(Some(known), as_logged) => {
+            (Continuity::Whole, Some(known), Some(is)) if !self.is_renewal(Some(known), Some(is)) => {
                 Continuity::Lost(Lost {
                     from_version: known.version,
-                    to_version: known.version,
+                    to_version: is.version,
                     changes: 1,
                     at_least: true,
                 })
@@ -381,14 +397,21 @@ impl Tracker {
         for (class, identity) in identities {
             let (high_water, holder) = (Place::HighWater(class, identity), Place::Holder(class, identity));
             let order = after.get(&Place::Order(class, identity)).and_then(Option::as_ref);
+            let order = order.and_then(|seen| match &seen.value {
+                Value::Order(order) => Some(order),
+                _ => None,
+            });
+            // A request is used once: it was not before, and is now.
+            let uses = |request: &String| {
+                turn_of(&Place::Used(request.clone()))
+                    .is_some_and(|turn| turn.before.is_none() && turn.after.is_some())
+            };
             let turn = IdentityTurn {
                 high_water: turn_of(&high_water),
                 holder: turn_of(&holder),
                 resting_holder: self.keys.get(&holder).map(|tracked| &tracked.seen.value),
-                order: order.and_then(|seen| match &seen.value {
-                    Value::Order(order) => Some(order),
-                    _ => None,
-                }),
+                order,
+                approved: order.and_then(|order| order.request.as_ref()).is_some_and(uses),
                 put_at: put_at(&holder),
                 now: commit.when.at,
             };

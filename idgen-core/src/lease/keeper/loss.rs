@@ -13,6 +13,8 @@ pub enum Loss {
     StoreLost,
     /// The store is in a newer epoch, whose leases are taken from the other half of the pool.
     EpochAdvanced,
+    /// An operator has ordered its end.
+    Revoked,
     /// The server would not install or extend it.
     ServerRefused,
     /// It could not be fenced before the end.
@@ -24,8 +26,8 @@ impl Loss {
     ///
     /// Only a lease that the store took away needs it: whatever took it may take the next one too. One that
     /// passed its deadline lasted for TTL - margin, so another that ends the same way does not follow sooner
-    /// than that, and callers are waiting. Shared memory that was made anew, and an epoch that an operator
-    /// opened, want a lease at once.
+    /// than that, and callers are waiting. Shared memory that was made anew, an epoch that an operator
+    /// opened, and an order, which is against one lease only, want a lease at once.
     #[must_use]
     pub fn hold_off_ms(self, timing: &Timing) -> u64 {
         match self {
@@ -33,6 +35,7 @@ impl Loss {
             Self::BootIdChanged
             | Self::DeadlinePassed
             | Self::EpochAdvanced
+            | Self::Revoked
             | Self::ServerRefused
             | Self::Unreachable => 0,
         }
@@ -46,6 +49,7 @@ impl Loss {
             Self::DeadlinePassed => "deadline_passed",
             Self::StoreLost => "store_lost",
             Self::EpochAdvanced => "epoch_advanced",
+            Self::Revoked => "revoked",
             Self::ServerRefused => "server_refused",
             Self::Unreachable => "unreachable",
         }

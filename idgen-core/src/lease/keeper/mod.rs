@@ -11,6 +11,10 @@
 //!            |  ^                                              | refused, or Stop
 //!     Renew  v  | Extended                                     |
 //!         Renewing -> Extending -------------------------------+
+//!
+//!  of listed identities, while others stay:
+//!         Holding -- Shedding (fences those that go) --> Returning (gives them back) --> Holding
+//!         Holding -- Growing (asks for those that come) --> Installing (them alone) --> Holding
 //! ```
 //! The rules, each kept by a transition below and checked by the simulation beside it:
 //! - A deadline counts from the clock reading made *before* the request was sent.
@@ -25,10 +29,13 @@
 //!   minting, and nothing could follow.
 //! - An answer to a request that is no longer waited for is dropped: each carries a [`Ticket`].
 //!
-//! All identities of a server are one lease: granted, renewed and given up together.
+//! All identities of a server are one lease: renewed together, and given up together when it ends. Listed ones
+//! ([`Event::Want`]) come and go one by one, each under the token of its own grant, and no other waits for that.
 
+mod arrival;
 mod loss;
 mod pause;
+mod set;
 mod transitions;
 
 #[cfg(test)]
@@ -38,13 +45,14 @@ mod tests;
 
 use super::ledger::{Attempt, Grant};
 use super::timing::Timing;
-use super::token::{BootId, Claim, Mark, Revision, Token};
-use super::window::Leased;
+use super::token::{BootId, Claim, Identity, Mark, Revision, Token};
+use super::window::{Leased, Tenancy};
 use crate::clock::{BootMs, ClockReading};
 use core::fmt;
 
 pub use loss::Loss;
 pub use pause::{RETRY_MS, START_SPREAD_MS};
+pub use set::Growth;
 pub use transitions::next;
 
 /// Names one request to the store, so that late answers can be told apart. 64 bits never wrap.
@@ -56,21 +64,23 @@ pub struct Ticket(pub u64);
 pub struct Held {
     /// The shared memory it was granted for.
     pub boot_id: BootId,
-    /// The fencing token.
-    pub token: Token,
-    /// Revision of the store's rows: guards the next renewal.
-    pub guard: Revision,
-    /// When minting must stop, on the server's boot clock. Never shrinks.
+    /// When minting must stop, on the server's boot clock. Never shrinks, of no identity in the server.
     pub deadline: BootMs,
     /// When the next renewal is due.
     pub renew_at: BootMs,
-    /// Identities and committed windows.
-    pub leased: Vec<Leased>,
+    /// Identities in rising order: tokens, guards of the next renewal, and committed windows.
+    pub leased: Vec<Tenancy>,
+    /// Granted beside them; the server has not confirmed it.
+    pub arrivals: Vec<Tenancy>,
+    /// Are to be closed and given back, beside those that stay. To close a claim twice gives the same mark.
+    pub closing: Vec<Claim>,
+    /// Not before this time.
+    pub close_at: BootMs,
     /// The server has confirmed the installation.
     pub installed: bool,
     /// The server has confirmed the windows and the deadline as they stand here.
     pub published: bool,
-    /// The answer to an earlier renewal is unknown: `guard` may be out of date.
+    /// The answer to an earlier renewal is unknown: the guards may be out of date.
     pub doubt: bool,
 }
 
@@ -94,14 +104,10 @@ impl Held {
         self.renew_at.saturating_sub(timing.longest_period_ms())
     }
 
+    /// All that may be open in the server.
     fn claims(&self) -> Vec<Claim> {
-        self.leased
-            .iter()
-            .map(|leased| Claim {
-                identity: leased.identity,
-                token: self.token,
-            })
-            .collect()
+        let open = self.leased.iter().chain(&self.arrivals).map(Tenancy::claim);
+        open.chain(self.closing.iter().copied()).collect()
     }
 }
 
@@ -172,6 +178,27 @@ pub enum Phase {
         /// The lease.
         held: Held,
     },
+    /// The server is closing those that go.
+    Shedding {
+        /// The lease without them; they are its `closing`.
+        held: Held,
+    },
+    /// The store is told their exact high waters.
+    Returning {
+        /// The lease without them.
+        held: Held,
+        /// The request.
+        ticket: Ticket,
+        /// What is being given back.
+        claims: Vec<Claim>,
+    },
+    /// A grant of those that come was asked for.
+    Growing {
+        /// The lease without them.
+        held: Held,
+        /// The request.
+        ticket: Ticket,
+    },
     /// The server is closing the claims.
     Fencing {
         /// The shared memory they are in.
@@ -208,6 +235,9 @@ impl Phase {
             Self::Holding { .. } => "holding",
             Self::Renewing { .. } => "renewing",
             Self::Extending { .. } => "extending",
+            Self::Shedding { .. } => "shedding",
+            Self::Returning { .. } => "returning",
+            Self::Growing { .. } => "growing",
             Self::Fencing { .. } => "fencing",
             Self::Releasing { .. } => "releasing",
             Self::Stopped => "stopped",
@@ -220,6 +250,8 @@ impl Phase {
             Self::Probing { ticket, .. }
             | Self::Acquiring { ticket, .. }
             | Self::Renewing { ticket, .. }
+            | Self::Returning { ticket, .. }
+            | Self::Growing { ticket, .. }
             | Self::Releasing { ticket, .. } => Some(*ticket),
             _ => None,
         }
@@ -233,7 +265,10 @@ impl Phase {
             Self::Installing { held }
             | Self::Holding { held }
             | Self::Renewing { held, .. }
-            | Self::Extending { held } => Some(held),
+            | Self::Extending { held }
+            | Self::Shedding { held }
+            | Self::Returning { held, .. }
+            | Self::Growing { held, .. } => Some(held),
             Self::Arriving { .. }
             | Self::Probing { .. }
             | Self::Vacant { .. }
@@ -259,6 +294,10 @@ pub struct State {
     pub setbacks: u32,
     /// The random number of the last reading: spreads the pauses.
     pub random: u64,
+    /// Which identities are wanted, in rising order; `None`: whichever the pool has.
+    pub want: Option<Vec<Identity>>,
+    /// How those of them that are missing are asked for.
+    pub growth: Growth,
 }
 
 impl State {
@@ -271,6 +310,18 @@ impl State {
             now: BootMs(0),
             setbacks: 0,
             random: 0,
+            want: None,
+            growth: Growth::default(),
+        }
+    }
+
+    /// The same; these are wanted.
+    #[must_use]
+    pub fn wanting(mut identities: Vec<Identity>) -> Self {
+        identities.sort_unstable();
+        Self {
+            want: Some(identities),
+            ..Self::new()
         }
     }
 
@@ -287,9 +338,14 @@ impl State {
     #[must_use]
     pub fn wake_at(&self) -> Option<BootMs> {
         match &self.phase {
-            Phase::Holding { held } => Some(held.renew_at.min(held.deadline)),
-            Phase::Renewing { held, .. } => Some(held.deadline),
-            Phase::Vacant { retry_at, .. } => Some(*retry_at),
+            Phase::Holding { held } => {
+                let due = held.renew_at.min(held.deadline);
+                Some(self.set_due(held).map_or(due, |at| due.min(at)))
+            }
+            Phase::Renewing { held, .. } | Phase::Returning { held, .. } | Phase::Growing { held, .. } => {
+                Some(held.deadline)
+            }
+            Phase::Vacant { retry_at, .. } => self.wants_any().then_some(*retry_at),
             _ => None,
         }
     }
@@ -380,7 +436,7 @@ pub enum Event {
     RenewLost {
         /// Which request.
         ticket: Ticket,
-        /// `StoreLost` or `EpochAdvanced`.
+        /// `StoreLost`, `EpochAdvanced` or `Revoked`.
         why: Loss,
     },
     /// The server has published the renewal.
@@ -401,6 +457,16 @@ pub enum Event {
     ReleaseFailed {
         /// Which request.
         ticket: Ticket,
+    },
+    /// An operator has ordered that the lease of this token ends. May be told at any time, and again.
+    Ordered {
+        /// The token.
+        token: Token,
+    },
+    /// These are wanted from now on, in any order. Said again, it means that one which was not free may be now.
+    Want {
+        /// Instead of whatever was wanted before.
+        identities: Vec<Identity>,
     },
     /// Release what is held, and end.
     Stop,
@@ -429,6 +495,8 @@ impl Event {
             Self::Fenced { .. } => "fenced",
             Self::Released { .. } => "released",
             Self::ReleaseFailed { .. } => "release failed",
+            Self::Ordered { .. } => "ordered",
+            Self::Want { .. } => "want",
             Self::Stop => "stop",
         }
     }
@@ -474,6 +542,8 @@ pub enum Action {
         reading: ClockReading,
         /// Look first whether this one was made.
         doubt: Option<Attempt>,
+        /// Which, where they are listed: as many of them as are free. `None`: from the pool.
+        identities: Option<Vec<Identity>>,
     },
     /// Install every identity of the lease. Answer: `Installed`, `InstallRefused`, `ServerForgot`,
     /// `ServerLost`.
@@ -518,10 +588,8 @@ pub enum Action {
     },
     /// Remember and report that a lease was given up. No answer.
     Lost {
-        /// Its token.
-        token: Token,
         /// Its identities.
-        leased: Vec<Leased>,
+        leased: Vec<Tenancy>,
         /// Why.
         why: Loss,
     },

@@ -4,10 +4,12 @@ use super::*;
 use crate::clock::UnixMs;
 use crate::lease::ledger::{GrantPlan, PlannedGrant};
 use crate::lease::timing::{Timing, TimingSpec};
-use crate::lease::token::{Epoch, EpochNonce, Identity};
+use crate::lease::token::{Epoch, EpochNonce, Identity, Token};
 use crate::lease::window::Window;
 
+mod orders;
 mod pauses;
+mod set;
 
 const BOOT: BootId = BootId(1);
 const OTHER_BOOT: BootId = BootId(2);
@@ -260,7 +262,7 @@ fn a_renewal_publishes_only_what_is_committed() {
     };
     assert_eq!(held.leased[0].window.ceiling, UnixMs(WALL + 11_000));
     assert_eq!(
-        (held.deadline, held.guard),
+        (held.deadline, held.leased[0].guard),
         (BootMs(3_000 + USABLE_MS), Revision(9))
     );
     assert_eq!(*anchor, Some(clock(3_000)));
@@ -542,7 +544,7 @@ fn what_an_earlier_daemon_left_is_closed_only_when_the_store_is_within_reach() {
 fn a_server_that_comes_back_is_told_again() {
     let run = Run::installing().tell(Event::ServerLost).tell(reading(100));
     assert!(
-        matches!(run.only(), Action::Install { held, .. } if held.token == token(5)),
+        matches!(run.only(), Action::Install { held, .. } if held.leased[0].token == token(5)),
         "the same token"
     );
     let run = Run::renewing()

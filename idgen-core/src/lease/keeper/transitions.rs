@@ -1,12 +1,13 @@
 //! The transitions: one function per kind of event, each a total match over the phases.
 
-use super::pause::{self, GRANT_DOUBLINGS_MAX, REFUSAL_DOUBLINGS_MAX, RETRY_MS};
+use super::pause::{self, REFUSAL_DOUBLINGS_MAX, RETRY_MS};
+use super::set::{Growth, tenancies};
 use super::{Action, Event, Goal, Grant, Held, IllegalTransition, Loss, Phase, Reading, State, Ticket};
 use crate::clock::{BootMs, ClockReading};
 use crate::lease::ledger::Attempt;
 use crate::lease::timing::Timing;
-use crate::lease::token::{BootId, Claim, Mark, Revision};
-use crate::lease::window::Leased;
+use crate::lease::token::{BootId, Claim, Identity, Mark, Revision, Token};
+use crate::lease::window::{Leased, Tenancy};
 use std::collections::HashSet;
 
 type Step = Result<(State, Vec<Action>), IllegalTransition>;
@@ -31,12 +32,16 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         now: state.now,
         setbacks: state.setbacks,
         random: state.random,
+        want: state.want,
+        growth: state.growth,
         actions: Vec::new(),
     };
     let phase = match event {
         Event::Reading(reading) => core.on_reading(state.phase, reading),
         Event::ServerLost => core.on_server_lost(state.phase),
         Event::Stop => core.on_stop(state.phase),
+        Event::Ordered { token } => core.on_ordered(state.phase, token),
+        Event::Want { identities } => core.on_want(state.phase, identities),
         Event::ServerForgot => core.on_server_forgot(state.phase).ok_or(illegal)?,
         Event::Inspected { claims } => core.on_inspected(state.phase, claims).ok_or(illegal)?,
         Event::Probed { .. } | Event::ProbeFailed { .. } => {
@@ -61,7 +66,8 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         Event::ExtendRefused => core.on_extend_refused(state.phase).ok_or(illegal)?,
         Event::Fenced { marks } => core.on_fenced(state.phase, marks).ok_or(illegal)?,
         Event::Released { .. } | Event::ReleaseFailed { .. } => {
-            core.on_release_done(state.phase).ok_or(illegal)?
+            let done = matches!(event, Event::Released { .. });
+            core.on_release_done(state.phase, done).ok_or(illegal)?
         }
     };
     let state = State {
@@ -70,45 +76,50 @@ pub fn next(timing: &Timing, state: State, event: Event) -> Step {
         now: core.now,
         setbacks: core.setbacks,
         random: core.random,
+        want: core.want,
+        growth: core.growth,
     };
     Ok((state, core.actions))
 }
 
 /// What a step needs besides the phase; collects the actions.
-struct Core<'a> {
-    timing: &'a Timing,
-    ticket: Ticket,
-    now: BootMs,
+pub(super) struct Core<'a> {
+    pub(super) timing: &'a Timing,
+    pub(super) ticket: Ticket,
+    pub(super) now: BootMs,
     setbacks: u32,
-    random: u64,
+    pub(super) random: u64,
+    pub(super) want: Option<Vec<Identity>>,
+    pub(super) growth: Growth,
     actions: Vec<Action>,
 }
 
 impl Core<'_> {
-    fn draw_ticket(&mut self) -> Ticket {
+    pub(super) fn draw_ticket(&mut self) -> Ticket {
         self.ticket = Ticket(self.ticket.0 + 1);
         self.ticket
     }
 
-    fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
+    pub(super) fn setback_pause_ms(&mut self, doublings_max: u32) -> u64 {
         let pause_ms = pause::after_setbacks_ms(self.setbacks, doublings_max, self.random);
         self.setbacks = self.setbacks.saturating_add(1);
         pause_ms
     }
 
     fn give_up(&mut self, held: &Held, why: Loss) {
-        self.act(Action::Lost {
-            token: held.token,
-            leased: held.leased.clone(),
-            why,
-        });
+        let leased = [held.leased.as_slice(), &held.arrivals].concat();
+        self.give_up_these(leased, why);
     }
 
-    fn fence(&mut self, held: &Held, goal: Goal) -> Phase {
+    pub(super) fn give_up_these(&mut self, leased: Vec<Tenancy>, why: Loss) {
+        self.act(Action::Lost { leased, why });
+    }
+
+    pub(super) fn fence(&mut self, held: &Held, goal: Goal) -> Phase {
         let (boot_id, claims) = (held.boot_id, held.claims());
         self.act(Action::Fence {
             boot_id,
@@ -134,7 +145,7 @@ impl Core<'_> {
     }
 
     /// After a fence or release.
-    fn reach(&mut self, goal: Goal, boot_id: BootId) -> Phase {
+    pub(super) fn reach(&mut self, goal: Goal, boot_id: BootId) -> Phase {
         match goal {
             Goal::Stop => Phase::Stopped,
             Goal::Replace { retry_at } => {
@@ -153,7 +164,8 @@ impl Core<'_> {
         // A grant for another shared memory is of no use, and a high water taken from a clock that was
         // stepped would poison the store.
         let doubt = doubt.filter(|attempt| attempt.plan.boot_id == boot_id);
-        if !reading.may_acquire {
+        let wants_any = self.want.as_ref().is_none_or(|want| !want.is_empty());
+        if !reading.may_acquire || !wants_any {
             return Phase::Vacant {
                 boot_id,
                 retry_at: reading.clock.boot,
@@ -161,11 +173,14 @@ impl Core<'_> {
             };
         }
         let ticket = self.draw_ticket();
+        // What was in doubt beside others that are lost by now was for those that are missing; all are now.
+        self.growth.doubt = None;
         self.act(Action::Acquire {
             ticket,
             boot_id,
             reading: reading.clock,
             doubt,
+            identities: self.want.clone(),
         });
         Phase::Acquiring { boot_id, ticket }
     }
@@ -204,11 +219,14 @@ impl Core<'_> {
             Phase::Acquiring { boot_id, .. } if boot_id != reading.boot_id => self.acquire(reading, None),
             Phase::Acquiring { .. } => phase,
             Phase::Holding { held } => self.read_while_holding(held, reading),
-            Phase::Renewing { held, .. } if reading.clock.boot >= held.deadline => {
+            Phase::Renewing { held, .. } | Phase::Returning { held, .. } | Phase::Growing { held, .. }
+                if reading.clock.boot >= held.deadline =>
+            {
                 self.replace(&held, Loss::DeadlinePassed, 0)
             }
+            Phase::Renewing { .. } | Phase::Returning { .. } | Phase::Growing { .. } => phase,
             // The answer of the server is due first; it comes before the next reading.
-            Phase::Installing { .. } | Phase::Extending { .. } | Phase::Renewing { .. } => phase,
+            Phase::Installing { .. } | Phase::Extending { .. } | Phase::Shedding { .. } => phase,
             Phase::Fencing { boot_id, goal, .. } if boot_id != reading.boot_id => match goal {
                 Goal::Stop => Phase::Stopped,
                 Goal::Replace { .. } => self.acquire(reading, None),
@@ -222,11 +240,6 @@ impl Core<'_> {
                 goal,
             },
         }
-    }
-
-    fn arrive(&mut self, boot_id: BootId) -> Phase {
-        self.act(Action::Inspect);
-        Phase::Arriving { boot_id }
     }
 
     /// The server is back, with the memory it had.
@@ -255,8 +268,16 @@ impl Core<'_> {
         if !held.published {
             return self.extend(held, reading.clock_good.then_some(reading.clock));
         }
+        if !held.arrivals.is_empty() {
+            // Installing needs an anchor.
+            return if reading.clock_good {
+                self.install_arrivals(held, reading.clock)
+            } else {
+                self.on_arrivals_refused(held, 0)
+            };
+        }
         if reading.clock.boot < held.renew_at {
-            return Phase::Holding { held };
+            return self.follow_list(held, reading);
         }
         let wall = reading.clock_good.then_some(reading.clock.wall);
         let wanted = held
@@ -296,7 +317,14 @@ impl Core<'_> {
 
     fn on_server_lost(&mut self, phase: Phase) -> Phase {
         match phase {
-            Phase::Installing { held } | Phase::Holding { held } | Phase::Extending { held } => {
+            Phase::Installing { held }
+            | Phase::Holding { held }
+            | Phase::Extending { held }
+            | Phase::Shedding { held } => Phase::Away { held: Some(held) },
+            // A grant that is committed all the same is never installed, and is replaced by the next.
+            Phase::Growing { held, .. } => Phase::Away { held: Some(held) },
+            Phase::Returning { mut held, claims, .. } => {
+                held.closing.extend(claims);
                 Phase::Away { held: Some(held) }
             }
             Phase::Renewing { held, .. } => Phase::Away {
@@ -317,7 +345,13 @@ impl Core<'_> {
             Phase::Installing { held }
             | Phase::Holding { held }
             | Phase::Renewing { held, .. }
-            | Phase::Extending { held } => self.fence(&held, Goal::Stop),
+            | Phase::Extending { held }
+            | Phase::Shedding { held }
+            | Phase::Growing { held, .. } => self.fence(&held, Goal::Stop),
+            Phase::Returning { mut held, claims, .. } => {
+                held.closing.extend(claims);
+                self.fence(&held, Goal::Stop)
+            }
             Phase::Fencing { boot_id, claims, .. } => Phase::Fencing {
                 boot_id,
                 claims,
@@ -341,9 +375,22 @@ impl Core<'_> {
         }
     }
 
+    /// The holder gives the lease up at once, with its exact end, which a renewal that is under way does not change: its
+    /// answer is dropped. Where the server is away there is nobody to close it; the renewal is refused then.
+    fn on_ordered(&mut self, phase: Phase, token: Token) -> Phase {
+        match phase {
+            Phase::Holding { held } | Phase::Renewing { held, .. }
+                if held.leased.iter().any(|tenancy| tenancy.token == token) =>
+            {
+                self.replace(&held, Loss::Revoked, 0)
+            }
+            other => other,
+        }
+    }
+
     fn on_server_forgot(&mut self, phase: Phase) -> Option<Phase> {
         match phase {
-            Phase::Installing { held } | Phase::Extending { held } => {
+            Phase::Installing { held } | Phase::Extending { held } | Phase::Shedding { held } => {
                 self.give_up(&held, Loss::BootIdChanged);
                 self.act(Action::ReadClock);
                 Some(Phase::Away { held: None })
@@ -357,56 +404,21 @@ impl Core<'_> {
         }
     }
 
-    fn on_inspected(&mut self, phase: Phase, claims: Vec<Claim>) -> Option<Phase> {
-        let Phase::Arriving { boot_id } = phase else {
-            return None;
-        };
-        if claims.is_empty() {
-            let retry_at = self
-                .now
-                .saturating_add(pause::at_start_ms(self.ticket, self.random));
-            return Some(self.reach(Goal::Replace { retry_at }, boot_id));
-        }
-        let ticket = self.draw_ticket();
-        self.act(Action::Probe { ticket });
-        Some(Phase::Probing {
-            boot_id,
-            claims,
-            ticket,
-        })
-    }
-
-    fn on_probe(&mut self, phase: Phase, reached: bool) -> Option<Phase> {
-        let Phase::Probing { boot_id, claims, .. } = phase else {
-            return None;
-        };
-        if !reached {
-            // The next reading asks again; until then the earlier daemon's lease goes on.
-            return Some(Phase::Away { held: None });
-        }
-        self.act(Action::Fence {
-            boot_id,
-            claims: claims.clone(),
-        });
-        Some(Phase::Fencing {
-            boot_id,
-            claims,
-            goal: Goal::Replace { retry_at: self.now },
-        })
-    }
-
     fn on_granted(&mut self, phase: Phase, grant: Grant) -> Option<Phase> {
-        let Phase::Acquiring { boot_id, .. } = phase else {
-            return None;
+        let boot_id = match phase {
+            Phase::Acquiring { boot_id, .. } => boot_id,
+            Phase::Growing { held, .. } => return Some(self.on_grown(held, grant)),
+            _ => return None,
         };
         let deadline = self.timing.deadline(grant.reading.boot, grant.ttl_ms);
         let held = Held {
             boot_id: grant.boot_id,
-            token: grant.token,
-            guard: grant.guard,
             deadline,
             renew_at: grant.reading.boot.saturating_add(self.timing.period_ms()),
-            leased: grant.leased,
+            leased: tenancies(&grant),
+            arrivals: Vec::new(),
+            closing: Vec::new(),
+            close_at: BootMs(0),
             installed: false,
             published: false,
             doubt: false,
@@ -424,12 +436,13 @@ impl Core<'_> {
     }
 
     fn on_grant_failed(&mut self, phase: Phase, doubt: Option<Attempt>) -> Option<Phase> {
-        let Phase::Acquiring { boot_id, .. } = phase else {
-            return None;
+        let boot_id = match phase {
+            Phase::Acquiring { boot_id, .. } => boot_id,
+            Phase::Growing { held, .. } => return Some(self.on_growth_failed(held, doubt)),
+            _ => return None,
         };
-        let retry_at = self
-            .now
-            .saturating_add(self.setback_pause_ms(GRANT_DOUBLINGS_MAX));
+        let pause_ms = self.grant_pause_ms();
+        let retry_at = self.now.saturating_add(pause_ms);
         Some(Phase::Vacant {
             boot_id,
             retry_at,
@@ -442,6 +455,10 @@ impl Core<'_> {
             return None;
         };
         self.setbacks = 0;
+        if held.installed {
+            return Some(self.on_arrived(held));
+        }
+        self.growth.retry_at = self.now;
         Some(Phase::Holding {
             held: Held {
                 installed: true,
@@ -456,6 +473,9 @@ impl Core<'_> {
             return None;
         };
         let pause_ms = self.setback_pause_ms(REFUSAL_DOUBLINGS_MAX);
+        if held.installed {
+            return Some(self.on_arrivals_refused(held, pause_ms));
+        }
         Some(self.replace(&held, Loss::ServerRefused, pause_ms))
     }
 
@@ -475,7 +495,6 @@ impl Core<'_> {
         }
         let deadline = held.deadline.max(self.timing.deadline(asked.boot, ttl_ms));
         let mut renewed = Held {
-            guard,
             deadline,
             renew_at,
             published: false,
@@ -487,6 +506,7 @@ impl Core<'_> {
                 return None;
             }
             mine.window.ceiling = mine.window.ceiling.max(committed.window.ceiling);
+            mine.guard = guard;
         }
         Some(self.extend(renewed, clock_good.then_some(asked)))
     }
@@ -532,13 +552,14 @@ impl Core<'_> {
     }
 
     fn on_fenced(&mut self, phase: Phase, marks: Vec<Mark>) -> Option<Phase> {
-        let Phase::Fencing {
-            boot_id,
-            claims,
-            goal,
-        } = phase
-        else {
-            return None;
+        let (boot_id, claims, goal) = match phase {
+            Phase::Fencing {
+                boot_id,
+                claims,
+                goal,
+            } => (boot_id, claims, goal),
+            Phase::Shedding { held } => return self.on_shed(held, marks),
+            _ => return None,
         };
         let asked: HashSet<&Claim> = claims.iter().collect();
         if !marks.iter().all(|mark| asked.contains(&mark.claim)) {
@@ -560,10 +581,11 @@ impl Core<'_> {
         })
     }
 
-    fn on_release_done(&mut self, phase: Phase) -> Option<Phase> {
-        let Phase::Releasing { boot_id, goal, .. } = phase else {
-            return None;
-        };
-        Some(self.reach(goal, boot_id))
+    fn on_release_done(&mut self, phase: Phase, done: bool) -> Option<Phase> {
+        match phase {
+            Phase::Releasing { boot_id, goal, .. } => Some(self.reach(goal, boot_id)),
+            Phase::Returning { held, claims, .. } => Some(self.on_returned(held, claims, done)),
+            _ => None,
+        }
     }
 }

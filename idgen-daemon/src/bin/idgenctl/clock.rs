@@ -13,6 +13,7 @@ pub enum ClockCommand {
     /// Say that the server's wall clock is right as it is now, although it was set, is not synchronised or is apart
     /// from the peers': idgend takes new leases and raises ceilings by it again, until that is over. May be repeated;
     /// does nothing when the clock is believed already. The idgend must run on this host and serve HTTP.
+    #[command(after_help = "Example:\n  idgenctl clock accept --config /etc/idgend.toml")]
     Accept {
         /// Configuration file of the idgend.
         #[arg(

@@ -37,6 +37,7 @@ pub enum LockCommand {
         command: Vec<OsString>,
     },
     /// Show every lock that was ever taken, and who has it.
+    #[command(after_help = "Example:\n  idgenctl lock list --config /etc/idgend.toml")]
     List {
         #[command(flatten)]
         cell: CellArguments,
@@ -44,6 +45,9 @@ pub enum LockCommand {
 }
 
 const RUN_HELP: &str = "\
+Example:
+  idgenctl lock run --config /etc/idgend.toml --class settlement --name 2026-11 --wait 5m -- ./settle.sh
+
 The command finds the lock's name in IDGEN_LOCK and, unless the class is advisory, its fencing token in
 IDGEN_LOCK_TOKEN. What it writes to must refuse a token below one that it has seen, in the transaction that writes:
 

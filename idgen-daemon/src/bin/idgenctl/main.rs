@@ -1,17 +1,26 @@
 //! `idgenctl`: the operator's view of a server with pg_idgen, and what an operator may change. One file per noun.
 #![forbid(unsafe_code)]
 
+mod approvals;
 mod clock;
+mod completions;
 mod epoch;
+mod events;
 mod format;
 mod leases;
 mod lock;
+mod region;
+mod shards;
 mod shared;
 mod status;
 mod stripes;
+#[cfg(test)]
+mod tests;
 
 use clap::{Parser, Subcommand};
+use idgen_daemon::command_line;
 use idgen_daemon::error::Result;
+use idgen_daemon::secret::tell_panics_redacted;
 use idgen_daemon::tls::install_provider;
 use shared::Ended;
 use std::process::ExitCode;
@@ -21,8 +30,9 @@ use std::process::ExitCode;
     name = "idgenctl",
     version,
     about = "Look at the leases of a Postgres server that has pg_idgen, and change what an operator may change.",
-    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store) or refused, \
-                  4 inconclusive (a lock was lost)."
+    after_help = "Exit codes: 0 ok, 1 error, 2 usage, 3 finding (no open lease, a sealed store, a broken trail) or \
+                  refused, 4 inconclusive (a lock was lost, a move is not done in time, a trail not compared).\n\
+                  Every command has an example: idgenctl COMMAND --help."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -39,18 +49,32 @@ enum Command {
     /// The format of the ids that the workers of a cell mint.
     #[command(subcommand)]
     Format(format::FormatCommand),
+    /// The region of a cell, which all its ids carry from some moment on.
+    #[command(subcommand)]
+    Region(region::RegionCommand),
     /// The epoch of a cell: whether its lease store is sealed, and how it is opened.
     #[command(subcommand)]
     Epoch(epoch::EpochCommand),
     /// Who has which identity, as the lease store of a cell says it.
     #[command(subcommand)]
     Leases(leases::LeasesCommand),
+    /// What needs two people: who has asked for what, and who has approved it.
+    #[command(subcommand)]
+    Approvals(approvals::ApprovalsCommand),
+    /// What happened to the leases of a cell: the trail that idgend derives from the log of the lease store.
+    #[command(subcommand)]
+    Events(events::EventsCommand),
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
+    /// Which server has which shard; shards are moved while all servers mint.
+    #[command(subcommand)]
+    Shards(shards::ShardsCommand),
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
+    /// Write a script that lets a shell complete the arguments.
+    Completions(completions::CompletionsArguments),
 }
 
 impl Command {
@@ -59,17 +83,27 @@ impl Command {
             Self::Status(status) => status.run(),
             Self::Clock(command) => command.run(),
             Self::Format(command) => command.run(),
+            Self::Region(command) => command.run(),
             Self::Epoch(command) => command.run(),
             Self::Leases(command) => command.run(),
+            Self::Approvals(command) => command.run(),
+            Self::Events(command) => command.run(),
             Self::Stripes(command) => command.run(),
+            Self::Shards(command) => command.run(),
             Self::Lock(command) => command.run(),
+            Self::Completions(completions) => completions.run(),
         }
     }
 }
 
 fn main() -> ExitCode {
+    tell_panics_redacted();
     install_provider();
-    match Arguments::parse().command.run() {
+    let arguments = match command_line::parse::<Arguments>() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match arguments.command.run() {
         Ok(Ended::Ours(exit)) => exit.into(),
         Ok(Ended::As(code)) => code.into(),
         Err(error) => {

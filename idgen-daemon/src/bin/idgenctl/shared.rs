@@ -1,11 +1,12 @@
 //! What the commands share: the cell they are about, how they show things, and how they end.
 
 use clap::{Args, ValueEnum};
+use idgen_daemon::command_line::wants_colours;
 use idgen_daemon::config::Config;
 use idgen_daemon::error::{Error, Exit, Result};
 use idgen_daemon::operator::consent::{Change, Consent};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 /// How a command ends where it does not end by an error.
@@ -59,6 +60,10 @@ enum Output {
 }
 
 impl OutputArguments {
+    pub fn is_json(&self) -> bool {
+        matches!(self.output, Output::Json)
+    }
+
     pub fn show<T: Serialize>(&self, what: &T, for_people: impl FnOnce(&T) -> String) -> Result<()> {
         let text = match self.output {
             Output::Table => for_people(what),
@@ -66,7 +71,7 @@ impl OutputArguments {
                 .map_err(|error| Error::runtime(format!("write JSON: {error}")))?,
         };
         // A reader that has seen enough, such as `head`, is no error.
-        let _ = writeln!(std::io::stdout(), "{text}");
+        let _ = writeln!(stdout(), "{text}");
         Ok(())
     }
 
@@ -111,4 +116,17 @@ pub fn wait_for<T>(work: impl Future<Output = T>) -> Result<T> {
         .build()
         .map_err(|error| Error::runtime(format!("start the runtime: {error}")))?;
     Ok(runtime.block_on(work))
+}
+
+/// The text with the line that says the state in green or red, where somebody looks at it.
+pub fn with_state(text: String, is_well: bool) -> String {
+    if !wants_colours(&stdout()) {
+        return text;
+    }
+    let colour = if is_well { "32" } else { "31" };
+    let lines = text.lines().map(|line| match line.strip_prefix("state ") {
+        Some(state) => format!("state \u{1b}[{colour}m{state}\u{1b}[0m"),
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  idgenctl status --config /etc/idgend.toml --output json")]
 pub struct StatusArguments {
     #[command(flatten)]
     output: OutputArguments,

@@ -10,6 +10,9 @@ use uuid::Uuid;
 #[derive(Subcommand)]
 pub enum StripesCommand {
     /// Show every stripe that is or was claimed, and who holds its authority now.
+    #[command(
+        after_help = "Example:\n  idgenctl stripes list --config /etc/idgend.toml --space c0ffee00-1234-4abc-8def-000000000001"
+    )]
     List {
         #[command(flatten)]
         cell: CellArguments,
@@ -20,6 +23,9 @@ pub enum StripesCommand {
     /// Give a stripe of a space to a database of this configuration's server, for good: its standbys have it too. Refused
     /// while another database has it, when the space is cut among another number of masters, and when another database
     /// had it whose grants the store does not know. Does nothing when it has it already.
+    #[command(
+        after_help = "Example:\n  idgenctl stripes claim --config north.toml --space c0ffee00-1234-4abc-8def-000000000001 --stripe 0 --of 3 --above 5000000"
+    )]
     Claim {
         #[command(flatten)]
         cell: CellArguments,
@@ -48,6 +54,9 @@ pub enum StripesCommand {
     /// Let a database of this configuration's server grant under the index that it has claimed. Refused without a claim, before
     /// the database that has made the space, when its tags have granted what may be others', and when a database has
     /// granted under the index before and how far is not known. Done again, it takes in tags that came since from a dump.
+    #[command(
+        after_help = "Example:\n  idgenctl stripes join --config north.toml --space c0ffee00-1234-4abc-8def-000000000001"
+    )]
     Join {
         #[command(flatten)]
         cell: CellArguments,
@@ -61,6 +70,9 @@ pub enum StripesCommand {
         consent: ConsentArguments,
     },
     /// Make a database of this configuration's server a space of its own again, and give its index back.
+    #[command(
+        after_help = "Example:\n  idgenctl stripes leave --config south.toml --space c0ffee00-1234-4abc-8def-000000000001 --reason 'server sold'"
+    )]
     Leave {
         #[command(flatten)]
         cell: CellArguments,
@@ -77,6 +89,9 @@ pub enum StripesCommand {
         consent: ConsentArguments,
     },
     /// Take a stripe from a database that is gone. Refused while it has joined and its authority is held. The claim stays on record.
+    #[command(
+        after_help = "Example:\n  idgenctl stripes release --config north.toml --space c0ffee00-1234-4abc-8def-000000000001 --stripe 1 --reason 'server burned down'"
+    )]
     Release {
         #[command(flatten)]
         cell: CellArguments,

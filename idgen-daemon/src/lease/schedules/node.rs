@@ -87,15 +87,15 @@ impl Server {
     fn install(&mut self, now: BootMs, held: &Held) -> Event {
         for leased in &held.leased {
             let slot = self.slots.get(&leased.identity);
-            if slot.is_some_and(|slot| slot.token == held.token) {
+            if slot.is_some_and(|slot| slot.token == leased.token) {
                 continue;
             }
-            let above = slot.is_none_or(|slot| held.token > slot.token && leased.window.floor > slot.last);
+            let above = slot.is_none_or(|slot| leased.token > slot.token && leased.window.floor > slot.last);
             if !above || now >= held.deadline {
                 return Event::InstallRefused;
             }
             let slot = Slot {
-                token: held.token,
+                token: leased.token,
                 open: true,
                 last: leased.window.floor.saturating_sub(1),
                 ceiling: leased.window.ceiling,
@@ -103,15 +103,16 @@ impl Server {
             };
             self.slots.insert(leased.identity, slot);
         }
-        assert!(held.token >= self.newest, "an older token is installed");
-        self.newest = held.token;
+        let token = held.leased[0].token;
+        assert!(token >= self.newest, "an older token is installed");
+        self.newest = token;
         Event::Installed
     }
 
     fn extend(&mut self, held: &Held) -> Event {
         for leased in &held.leased {
             match self.slots.get_mut(&leased.identity) {
-                Some(slot) if slot.open && slot.token == held.token => {
+                Some(slot) if slot.open && slot.token == leased.token => {
                     slot.ceiling = slot.ceiling.max(leased.window.ceiling);
                     slot.deadline = slot.deadline.max(held.deadline);
                 }
@@ -333,6 +334,7 @@ impl Node {
                 boot_id,
                 reading,
                 doubt,
+                identities,
             } => self.desk.submit(Request::Acquire(Acquire {
                 ticket,
                 boot_id,
@@ -340,7 +342,7 @@ impl Node {
                 reading,
                 doubt,
                 memory: self.memory.clone(),
-                wanted: self.wanted.clone(),
+                wanted: identities.map_or_else(|| self.wanted.clone(), Wanted::Listed),
                 // The same choice for all: the worst case.
                 random: 7,
             })),

@@ -1,9 +1,9 @@
 //! The way to the members: one client at a time, with TLS and user where they are configured, and what an error means.
 
 use super::super::store::{StoreError, StoreErrorKind};
+use crate::secret::Secret;
 use crate::tls::{self, Material, Source, TlsFiles, Watch};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
-use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -24,6 +24,20 @@ pub struct EtcdSecurity {
     pub user: Option<EtcdUser>,
 }
 
+impl EtcdSecurity {
+    /// Whom etcd takes us for, where it asks for users: it believes a password before a certificate.
+    pub(super) fn user_name(&self) -> std::result::Result<String, String> {
+        if let Some(user) = &self.user {
+            return Ok(user.name.clone());
+        }
+        let identity = self.tls.as_ref().map(Source::read).transpose()?;
+        let (cert, _) = identity
+            .and_then(|material| material.identity)
+            .ok_or("neither a user nor a client certificate is given")?;
+        tls::common_name(&cert)
+    }
+}
+
 /// A user of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUser {
@@ -33,8 +47,8 @@ pub struct EtcdUser {
     pub password: Password,
 }
 
-/// Where a password comes from. `Debug` hides it.
-#[derive(Clone, PartialEq, Eq)]
+/// Where a password comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Password {
     /// From the environment.
     Given(Secret),
@@ -42,20 +56,16 @@ pub enum Password {
     File(PathBuf),
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
 impl Password {
     /// One that is known.
     #[must_use]
     pub fn given(password: String) -> Self {
-        Self::Given(Secret(password))
+        Self::Given(Secret::from(password))
     }
 
-    fn read(&self) -> std::result::Result<String, String> {
+    fn read(&self) -> std::result::Result<Secret, String> {
         let path = match self {
-            Self::Given(Secret(password)) => return Ok(password.clone()),
+            Self::Given(password) => return Ok(password.clone()),
             Self::File(path) => path,
         };
         let content = String::from_utf8(tls::read_secret(path)?)
@@ -65,16 +75,7 @@ impl Password {
         if password.is_empty() {
             return Err(format!("{} is empty", path.display()));
         }
-        Ok(password.to_owned())
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Given(_) => f.write_str("Given(..)"),
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-        }
+        Ok(Secret::from(password.to_owned()))
     }
 }
 
@@ -82,7 +83,7 @@ impl fmt::Debug for Password {
 #[derive(PartialEq)]
 pub struct Credentials {
     tls: Option<Material>,
-    password: Option<String>,
+    password: Option<Secret>,
 }
 
 impl Source for EtcdSecurity {
@@ -263,7 +264,7 @@ impl Link {
         let (Some(user), Some(password)) = (&self.security.user, &credentials.password) else {
             return self.limited(Effect::None, connect(options)).await;
         };
-        let with_user = options.clone().with_user(&user.name, password);
+        let with_user = options.clone().with_user(&user.name, password.expose());
         match tokio::time::timeout(self.limit, connect(with_user)).await {
             // Users are known, but nobody has to be one (yet).
             Ok(Err(error)) if is_auth_off(&error) => self.limited(Effect::None, connect(options)).await,

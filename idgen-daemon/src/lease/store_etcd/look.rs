@@ -5,9 +5,9 @@ use super::value::{
     CellValue, ChangeValue, HighWaterValue, Keys, SeenCell, SeenKeys, ShardsValue, decode_keys, identity_of,
     missing, missing_cell, unsigned, value,
 };
-use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected};
+use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected, orders};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
-use idgen_core::lease::{Class, Identity, Snapshot, Survey};
+use idgen_core::lease::{AdvancePlan, Class, Identity, Orders, Snapshot, Survey};
 
 /// Keys of one transaction that makes some; etcd takes 128 operations by default.
 const MADE_AT_ONCE: usize = 64;
@@ -20,6 +20,8 @@ pub(super) struct Fetched {
     changes: Vec<KeyValue>,
     /// By class, as asked for.
     identities: Vec<(Class, Vec<KeyValue>)>,
+    /// The same.
+    orders: Vec<(Class, Vec<KeyValue>)>,
 }
 
 impl Fetched {
@@ -44,7 +46,14 @@ impl Fetched {
             shards: one(keys.shards()),
             changes: below(keys.changes()),
             identities: Class::ALL.map(|class| (class, below(keys.below(class)))).to_vec(),
+            orders: Vec::new(),
         }
+    }
+
+    /// What operators have ordered of holders of the class.
+    fn orders_of(&self, prefix: &str, class: Class) -> Result<Orders> {
+        let ours = self.orders.iter().find(|(of, _)| *of == class);
+        orders::decode(prefix, class, ours.map_or(&[], |(_, pairs)| pairs))
     }
 
     /// How many shards were ever leased.
@@ -102,7 +111,10 @@ impl EtcdStore {
             .collect();
         self.ceilings = seen.rows.iter().map(|row| (row.identity, row.ceiling)).collect();
         self.blanks = seen.blanks;
-        Ok(Snapshot::new(of_class, unsigned(fetched.revision), seen.rows))
+        self.orders = fetched.orders_of(&self.config.prefix, self.keys.class())?;
+        self.orders_seen = fetched.revision;
+        let snapshot = Snapshot::new(of_class, unsigned(fetched.revision), seen.rows);
+        Ok(snapshot.with_orders(self.orders.clone()))
     }
 
     /// What whatever is written from now on was planned on.
@@ -167,6 +179,8 @@ impl EtcdStore {
             below(self.keys.changes()),
         ];
         gets.extend(classes.iter().map(|class| below(self.keys.below(*class))));
+        let orders = |class: &Class| below(orders::below(&self.config.prefix, *class));
+        gets.extend(classes.iter().map(orders));
         let mut kv = self.client().await?.kv_client();
         let answer = self
             .request(Effect::None, kv.txn(Txn::new().and_then(gets)))
@@ -180,22 +194,28 @@ impl EtcdStore {
                 _ => None,
             })
             .collect();
-        let [cell, shards, changes, identities @ ..] = &answers[..] else {
+        let [cell, shards, changes, of_classes @ ..] = &answers[..] else {
             return Err(left_out());
         };
-        if identities.len() != classes.len() {
+        let Some((identities, orders)) = of_classes
+            .split_at_checked(classes.len())
+            .filter(|(_, orders)| orders.len() == classes.len())
+        else {
             return Err(left_out());
-        }
+        };
+        let by_class = |answers: &[GetResponse]| {
+            let answers = classes.iter().zip(answers);
+            answers
+                .map(|(class, answer)| (*class, answer.kvs().to_vec()))
+                .collect()
+        };
         Ok(Fetched {
             revision,
             cell: cell.kvs().first().cloned(),
             shards: shards.kvs().first().cloned(),
             changes: changes.kvs().to_vec(),
-            identities: classes
-                .iter()
-                .zip(identities)
-                .map(|(class, answer)| (*class, answer.kvs().to_vec()))
-                .collect(),
+            identities: by_class(identities),
+            orders: by_class(orders),
         })
     }
 
@@ -233,6 +253,48 @@ impl EtcdStore {
             self.request(Effect::None, kv.txn(make)).await?;
         }
         Ok(())
+    }
+
+    /// Advances the epoch; `puts` go with it where the guards hold.
+    pub(super) async fn advance_guarded(
+        &mut self,
+        plan: &AdvancePlan,
+        mut guards: Vec<Compare>,
+        mut puts: Vec<TxnOp>,
+    ) -> Result<()> {
+        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
+        let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
+            return Err(not_as_expected());
+        };
+        // Keys that were deleted are made again, so the seal must be in the cell before.
+        if survey.sealed_reason.is_none() {
+            let reason = format!("epoch {} was about to begin", plan.to.0);
+            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
+            let put = TxnOp::put(self.keys.cell(), value, None);
+            self.change_cell(vec![put]).await?;
+        }
+        let Some((survey, fetched)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
+            return Err(not_as_expected());
+        };
+        let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
+        self.make_blanks(&gone).await?;
+        let made = survey.shards.len() as u64;
+        let cell = self.cell.advanced(plan, self.pins.cluster_id())?;
+        puts.extend([
+            TxnOp::put(self.keys.cell(), cell, None),
+            TxnOp::put(self.keys.shards(), encode(&ShardsValue { made })?, None),
+            TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
+        ]);
+        guards.push(self.cell_unchanged());
+        if self
+            .write(Txn::new().when(guards).and_then(puts))
+            .await?
+            .succeeded()
+        {
+            Ok(())
+        } else {
+            Err(not_as_expected())
+        }
     }
 
     /// Runs a transaction that changes the cell, planned on the last look.

@@ -6,7 +6,9 @@
 //!  PREFIX/w/ID/holder  who holds it; on an etcd lease, so it goes when nobody renews
 //!  PREFIX/s/ID/...     the same of a shard
 //!  PREFIX/shards       how many shards have keys
+//!  PREFIX/order/w/ID   what an operator has ordered last of a holder of the worker; PREFIX/order/s/ID of the shard
 //!  PREFIX/epoch/N      how epoch N began; never deleted
+//!  PREFIX/request/...  what needs two people, see `requests.rs`
 //!  PREFIX/named/...    named leases and their ceilings, see `named.rs`
 //! ```
 //! The token is (epoch, create revision of the holder key), the guard the mod revision of `hw`; both are
@@ -22,19 +24,27 @@
 mod beacons;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod leases;
 mod link;
+mod log;
 mod look;
 mod named;
+mod orders;
 mod pins;
+mod requests;
+mod shards;
 mod stripes;
 mod value;
+mod watch;
 
 use self::beacons::BeaconValue;
+use self::leases::EtcdLease;
 use self::link::{Effect, Link};
 use self::look::header_of;
 use self::named::SeenName;
 use self::pins::Pins;
-use self::value::{ChangeValue, HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
+use self::requests::SeenRequest;
+use self::value::{HighWaterValue, HolderValue, Keys, SeenCell, ShardsValue};
 use super::beacons::Shown;
 use super::clock::host_clock;
 use super::store::{
@@ -43,25 +53,30 @@ use super::store::{
 };
 use etcd_client::{Client, Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnResponse};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::RequestId;
 use idgen_core::lease::ledger::shows_claim;
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{
-    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Revision, Snapshot,
-    Survey, SwitchPlan, Token,
+    AdvancePlan, BootId, Class, Epoch, EpochNonce, GrantPlan, Identity, Leased, Mark, Orders, Revision,
+    Snapshot, Survey, SwitchPlan, Tenancy, Token,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 pub use self::beacons::EtcdBeacons;
-pub use self::link::{EtcdSecurity, EtcdUser, Password, Secret};
+pub use self::link::{EtcdSecurity, EtcdUser, Password};
+pub(crate) use self::log::EtcdLog;
+pub use self::orders::EtcdOrders;
+pub use self::requests::EtcdApprover;
+pub use self::shards::EtcdShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
 /// How many identities fit into a transaction of `ops` operations, which etcd counts apart for comparisons and for puts.
-/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards. They are granted and
+/// Two are for each identity, one compares the cell or puts the beacon, one counts new shards or compares the orders. They are granted and
 /// renewed at one revision, which is their token, so a lease is never cut in two.
 pub const fn identities_at_once(ops: usize) -> usize {
     ops.saturating_sub(2) / 2
@@ -104,21 +119,21 @@ pub struct EtcdStore {
     blanks: BTreeMap<Identity, i64>,
     /// How many shards have keys, and the mod revision of that count, as last seen.
     shards: (u64, i64),
-    /// The etcd lease that the holder keys are on.
-    lease_id: Option<i64>,
+    /// What operators have ordered, and the revision of the store that it was looked for at.
+    orders: Orders,
+    orders_seen: i64,
+    /// The etcd leases that holder keys of ours are on, and which. More than one between a grant beside others and the
+    /// renewal that moves all keys onto one.
+    leases: BTreeMap<i64, BTreeSet<Identity>>,
     /// The etcd leases of named leases.
     named_leases: BTreeMap<LeaseName, i64>,
     /// Names as last seen.
     names: BTreeMap<LeaseName, SeenName>,
     revokes: JoinSet<()>,
+    /// Requests as last seen.
+    requests_seen: BTreeMap<RequestId, SeenRequest>,
     /// What is told the other servers beside the leases.
     shown: Shown,
-}
-
-#[derive(Clone, Copy)]
-struct EtcdLease {
-    id: i64,
-    ttl_ms: u64,
 }
 
 impl EtcdStore {
@@ -137,10 +152,13 @@ impl EtcdStore {
             ceilings: BTreeMap::new(),
             blanks: BTreeMap::new(),
             shards: (0, 0),
-            lease_id: None,
+            orders: Orders::new(),
+            orders_seen: 0,
+            leases: BTreeMap::new(),
             named_leases: BTreeMap::new(),
             names: BTreeMap::new(),
             revokes: JoinSet::new(),
+            requests_seen: BTreeMap::new(),
             shown: Shown::default(),
         }
     }
@@ -181,38 +199,11 @@ impl EtcdStore {
         self.link.request(effect, request).await
     }
 
-    /// A new etcd lease. What the server grants counts, not what was asked for.
-    async fn new_lease(&mut self) -> Result<EtcdLease> {
-        let mut leases = self.client().await?.lease_client();
-        let ttl_s = i64::try_from(self.config.ttl_ms / 1_000).unwrap_or(i64::MAX);
-        let answer = self.request(Effect::None, leases.grant(ttl_s, None)).await?;
-        let ttl_s = u64::try_from(answer.ttl()).unwrap_or(0);
-        Ok(EtcdLease {
-            id: answer.id(),
-            ttl_ms: ttl_s.saturating_mul(1_000),
-        })
-    }
-
-    /// In the background: a lease that is not revoked expires all the same.
-    async fn revoke(&mut self, lease_id: i64) {
-        while self.revokes.try_join_next().is_some() {}
-        let Ok(client) = self.client().await else { return };
-        let mut leases = client.lease_client();
-        let limit = self.config.request_timeout;
-        self.revokes.spawn(async move {
-            if !matches!(
-                tokio::time::timeout(limit, leases.revoke(lease_id)).await,
-                Ok(Ok(_))
-            ) {
-                tracing::debug!(lease_id, "an etcd lease was not revoked; it expires");
-            }
-        });
-    }
-
     /// Runs a guarded transaction that puts holder keys on a new lease.
     async fn commit(
         &mut self,
         lease: EtcdLease,
+        identities: BTreeSet<Identity>,
         guards: Vec<Compare>,
         mut puts: Vec<TxnOp>,
     ) -> Result<Committed> {
@@ -220,9 +211,8 @@ impl EtcdStore {
         let answer = self.write(Txn::new().when(guards).and_then(puts)).await;
         match &answer {
             Ok(answer) if answer.succeeded() => {
-                if let Some(old) = self.lease_id.replace(lease.id) {
-                    self.revoke(old).await;
-                }
+                self.leave_leases(&identities).await;
+                self.leases.insert(lease.id, identities);
             }
             // It may carry holder keys now; the next look tells.
             Err(error) if error.kind == StoreErrorKind::Unknown => {}
@@ -325,12 +315,15 @@ impl EtcdStore {
             holder_name: name.clone(),
             token_epoch: epoch.0,
             boot_id: Uuid::from_u128(boot_id.0),
+            ttl_ms: Some(lease.ttl_ms),
+            put_at_ms: Some(host_clock().0),
         };
         let high_water = HighWaterValue {
             generation: self.generations.get(&identity).copied().unwrap_or_default(),
             ceiling_ms: leased.window.ceiling.0,
             exact: false,
             epoch: epoch.0,
+            forced: None,
         };
         let on_lease = PutOptions::new().with_lease(lease.id);
         Ok([
@@ -426,20 +419,33 @@ impl LeaseStore for EtcdStore {
             guards.push(guard);
             puts.push(put);
         }
-        self.commit(lease, guards, puts).await
+        let identities = plan
+            .grants
+            .iter()
+            .map(|planned| planned.leased.identity)
+            .collect();
+        self.commit(lease, identities, guards, puts).await
     }
 
     async fn renew(&mut self, renewal: &Renewal) -> Result<Committed> {
-        self.check_cell((renewal.token.epoch, renewal.epoch_nonce), &renewal.formats)?;
-        self.raise_ceilings(renewal.leased.iter().copied())?;
-        let lease = self.new_lease().await?;
-        let mut guards = vec![self.cell_unchanged()];
-        let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
-        for leased in &renewal.leased {
-            guards.extend(self.held_unchanged(leased.identity, renewal.token, renewal.guard)?);
-            puts.extend(self.puts(*leased, renewal.token.epoch, renewal.boot_id, lease)?);
+        self.check_cell((renewal.epoch, renewal.epoch_nonce), &renewal.formats)?;
+        if self.orders.against(&renewal.leased).is_some() {
+            return Err(ordered());
         }
-        self.commit(lease, guards, puts).await
+        self.raise_ceilings(renewal.leased.iter().map(Tenancy::leased))?;
+        let lease = self.new_lease().await?;
+        let mut guards = vec![self.cell_unchanged(), self.no_new_order()];
+        let mut puts = Vec::with_capacity(renewal.leased.len() * 2);
+        for tenancy in &renewal.leased {
+            guards.extend(self.held_unchanged(tenancy.identity, tenancy.token, tenancy.guard)?);
+            puts.extend(self.puts(tenancy.leased(), renewal.epoch, renewal.boot_id, lease)?);
+        }
+        // Whatever else was on a lease of ours is not ours any more.
+        for keys in self.leases.values_mut() {
+            keys.retain(|identity| renewal.leased.iter().any(|tenancy| tenancy.identity == *identity));
+        }
+        let identities = renewal.leased.iter().map(|tenancy| tenancy.identity).collect();
+        self.commit(lease, identities, guards, puts).await
     }
 
     async fn release(&mut self, boot_id: BootId, marks: &[Mark]) -> Result<Vec<Mark>> {
@@ -463,6 +469,7 @@ impl LeaseStore for EtcdStore {
                 ceiling_ms: mark.last.0,
                 exact: true,
                 epoch: token.epoch.0,
+                forced: None,
             };
             self.ceilings.insert(identity, mark.last);
             exact_ends.push(TxnOp::put(
@@ -473,9 +480,8 @@ impl LeaseStore for EtcdStore {
             deletes.push(TxnOp::delete(self.keys.holder(identity), None));
         }
         let exact = self.release_exactly(guards, exact_ends, deletes).await?;
-        if let Some(lease_id) = self.lease_id.take() {
-            self.revoke(lease_id).await;
-        }
+        self.leave_leases(&released.iter().map(|mark| mark.claim.identity).collect())
+            .await;
         Ok(if exact { released } else { Vec::new() })
     }
 
@@ -512,30 +518,7 @@ impl CellStore for EtcdStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
-        let as_planned = |survey: &Survey| plan.is_for(&survey.cell, &survey.known, &survey.here);
-        let Some((survey, _)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
-            return Err(not_as_expected());
-        };
-        // Keys that were deleted are made again, so the seal must be in the cell before.
-        if survey.sealed_reason.is_none() {
-            let reason = format!("epoch {} was about to begin", plan.to.0);
-            let value = self.cell.sealed(&reason, survey.now, &survey.known)?;
-            let put = TxnOp::put(self.keys.cell(), value, None);
-            self.change_cell(vec![put]).await?;
-        }
-        let Some((survey, fetched)) = self.survey_keys().await?.filter(|(seen, _)| as_planned(seen)) else {
-            return Err(not_as_expected());
-        };
-        let gone = fetched.of(&self.keys.of(Class::Worker))?.missing;
-        self.make_blanks(&gone).await?;
-        let made = survey.shards.len() as u64;
-        let cell = self.cell.advanced(plan, self.pins.cluster_id())?;
-        let puts = vec![
-            TxnOp::put(self.keys.cell(), cell, None),
-            TxnOp::put(self.keys.shards(), encode(&ShardsValue { made })?, None),
-            TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
-        ];
-        self.change_cell(puts).await
+        self.advance_guarded(plan, Vec::new(), Vec::new()).await
     }
 
     async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
@@ -559,6 +542,14 @@ impl CellStore for EtcdStore {
 
 fn not_as_expected() -> StoreError {
     StoreError::new(StoreErrorKind::Conflict, "the keys are not as expected")
+}
+
+/// The store says it before it asks, for it has seen the order with a look.
+fn ordered() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "an operator has ordered that the lease ends",
+    )
 }
 
 fn signed(revision: Revision) -> Result<i64> {

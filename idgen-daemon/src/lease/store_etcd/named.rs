@@ -15,8 +15,8 @@ use super::super::store::{Committed, StoreError, StoreErrorKind, check_open, che
 use super::super::store_named::{NamedStore, check_raises, no_cell};
 use super::link::Effect;
 use super::look::header_of;
-use super::value::{CellValue, SeenCell, identity_of, unsigned, value};
-use super::{EtcdLease, EtcdStore, Result, encode, not_as_expected, signed};
+use super::value::{CellValue, HolderValue, SeenCell, identity_of, unsigned, value};
+use super::{EtcdLease, EtcdStore, Result, encode, host_clock, not_as_expected, signed};
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
 };
@@ -40,15 +40,6 @@ struct RowValue {
     generation: u64,
     ceilings: u64,
     epoch: u64,
-}
-
-/// `named/holder/NAME`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct HolderValue {
-    holder: Uuid,
-    holder_name: String,
-    token_epoch: u64,
-    boot_id: Uuid,
 }
 
 /// `named/ceiling/NAME:KEY`.
@@ -176,6 +167,8 @@ impl EtcdStore {
             holder_name: self.config.holder.name.clone(),
             token_epoch: epoch.0,
             boot_id: Uuid::from_u128(boot_id.0),
+            ttl_ms: Some(lease.ttl_ms),
+            put_at_ms: Some(host_clock().0),
         };
         let key = self.named_keys().holder(name);
         let on_lease = PutOptions::new().with_lease(lease.id);

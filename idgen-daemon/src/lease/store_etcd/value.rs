@@ -124,6 +124,17 @@ impl SeenCell {
         serde_json::to_vec(&cell).map_err(broken)
     }
 
+    /// How many people have to approve; `None`: nobody has decided.
+    pub(super) fn approvals_needed(&self) -> Option<u32> {
+        let cell: serde_json::Value = serde_json::from_slice(&self.value).ok()?;
+        u32::try_from(cell.get("approvals_needed")?.as_u64()?).ok()
+    }
+
+    /// With so many people needed.
+    pub(super) fn needing(&self, approvals: u32) -> Result<Vec<u8>> {
+        self.with([("approvals_needed", approvals.into())])
+    }
+
     /// With other formats and another floor.
     pub(super) fn switched(&self, formats: &str, min_floor: UnixMs) -> Result<Vec<u8>> {
         self.with([
@@ -207,6 +218,9 @@ pub(super) struct HighWaterValue {
     /// A clean release's exact high water, not the end of a granted window.
     pub(super) exact: bool,
     pub(super) epoch: u64,
+    /// The request by which the identity was taken from its holder by force; until the next grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) forced: Option<Uuid>,
 }
 
 impl HighWaterValue {
@@ -217,17 +231,23 @@ impl HighWaterValue {
             ceiling_ms: 0,
             exact: true,
             epoch: 0,
+            forced: None,
         }
     }
 }
 
-/// `holder`.
+/// `holder`, and `named/holder/NAME`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct HolderValue {
     pub(super) holder: Uuid,
     pub(super) holder_name: String,
     pub(super) token_epoch: u64,
     pub(super) boot_id: Uuid,
+    /// For whoever reads the log: a key that goes before it has lasted so long was deleted by somebody.
+    #[serde(default)]
+    pub(super) ttl_ms: Option<u64>,
+    #[serde(default)]
+    pub(super) put_at_ms: Option<u64>,
 }
 
 /// Names of the keys of one class.

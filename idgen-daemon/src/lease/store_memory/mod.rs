@@ -5,14 +5,18 @@
 //! There is nothing to compact: no adapter reads the past.
 
 mod named;
+mod orders;
+mod requests;
+mod shards;
 mod store;
 
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::{Request, RequestId};
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
-    Leased, Mark, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
+    AdvancePlan, Assignment, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity,
+    InstanceId, Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
 };
 use idgen_daemon::lease::{
     Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
@@ -57,6 +61,10 @@ struct Books {
     rows: BTreeMap<(Class, Identity), Stored>,
     history: Vec<EpochChange>,
     names: Names,
+    orders: BTreeMap<(Class, Identity), Order>,
+    assignments: BTreeMap<Identity, Assignment>,
+    requests: BTreeMap<RequestId, Request>,
+    approvals_needed: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -364,7 +372,7 @@ impl Ground {
             cell.min_floor = shard_min_floor;
         }
         let revision = Revision(self.books.revision);
-        Ok(Snapshot::new(cell, revision, self.rows(class)))
+        Ok(Snapshot::new(cell, revision, self.rows(class)).with_orders(self.orders_of(class)))
     }
 
     fn grant(&mut self, who: &Asker, plan: &GrantPlan) -> Result<Committed> {
@@ -414,20 +422,21 @@ impl Ground {
     }
 
     fn renew(&mut self, who: &Asker, renewal: &Renewal) -> Result<Committed> {
-        self.open_as(renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
+        self.open_as(renewal.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let now = self.now();
         let as_left = renewal.leased.iter().all(|leased| {
             let row = self.books.rows.get(&(who.class, leased.identity));
             row.is_some_and(|row| {
-                row.revision == renewal.guard
+                row.revision == leased.guard
                     && row.ceiling <= leased.window.ceiling
                     && row.lent.as_ref().is_some_and(|lent| {
                         lent.by.instance == who.holder.instance
-                            && (lent.token, lent.boot_id) == (renewal.token, renewal.boot_id)
+                            && (lent.token, lent.boot_id) == (leased.token, renewal.boot_id)
                     })
             })
         });
-        if !as_left {
+        let ordered = self.orders_of(who.class).against(&renewal.leased).is_some();
+        if !as_left || ordered {
             return refused(StoreErrorKind::Conflict, "not all rows are as expected");
         }
         let revision = self.raise_revision();
@@ -440,7 +449,7 @@ impl Ground {
             if let Some(lent) = &mut row.lent {
                 lent.expires_at = now.saturating_add(who.ttl_ms);
             }
-            let key = (who.class, leased.identity, renewal.token, renewal.boot_id);
+            let key = (who.class, leased.identity, leased.token, renewal.boot_id);
             if let Some(granted) = self.granted.get_mut(&key) {
                 granted.ceiling = granted.ceiling.max(leased.window.ceiling);
             }

@@ -42,7 +42,7 @@ impl Names {
 
 impl Ground {
     /// The cell, which is not made here.
-    fn cell_of_names(&mut self) -> Result<Cell> {
+    pub(super) fn cell_of_names(&mut self) -> Result<Cell> {
         if self.books.cell.is_none() {
             return refused(StoreErrorKind::Denied, "the lease store is new");
         }

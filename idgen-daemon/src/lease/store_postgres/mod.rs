@@ -8,7 +8,11 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 mod beacons;
+mod log;
 mod named;
+mod orders;
+mod requests;
+mod shards;
 mod statements;
 
 use self::statements::{
@@ -21,6 +25,7 @@ use super::store::{
 };
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use idgen_core::clock::UnixMs;
+use idgen_core::lease::approval::Request;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
     AdvancePlan, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity, InstanceId,
@@ -32,6 +37,10 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 pub use self::beacons::PostgresBeacons;
+pub(crate) use self::log::PostgresLog;
+pub use self::orders::PostgresOrders;
+pub use self::requests::PostgresApprover;
+pub use self::shards::PostgresShards;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -220,10 +229,11 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         let locked = begin(&session, self.expected).await?;
         let rows = read_leases(&session, self.config.class).await?;
+        let orders = orders::read_tokens(&session, self.config.class).await?;
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
         let revision = locked.revision;
-        Ok(Snapshot::new(locked.of(self.config.class), revision, rows))
+        Ok(Snapshot::new(locked.of(self.config.class), revision, rows).with_orders(orders))
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
@@ -275,11 +285,14 @@ impl LeaseStore for PostgresStore {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         let cell = begin(&session, self.expected).await?.cell;
-        check_cell(&cell, renewal.token.epoch, renewal.epoch_nonce, &renewal.formats)?;
+        check_cell(&cell, renewal.epoch, renewal.epoch_nonce, &renewal.formats)?;
         let revision = raise_revision(&session).await?;
         let leased = &renewal.leased;
         let identities: Vec<i32> = leased.iter().map(|leased| i32::from(leased.identity.0)).collect();
         let ceilings = signed_all(leased.iter().map(|leased| leased.window.ceiling.0))?;
+        let epochs = signed_all(leased.iter().map(|leased| leased.token.epoch.0))?;
+        let tokens = signed_all(leased.iter().map(|leased| leased.token.revision.0))?;
+        let guards = signed_all(leased.iter().map(|leased| leased.guard.0))?;
         let renewed = session
             .execute(
                 RENEW,
@@ -290,9 +303,9 @@ impl LeaseStore for PostgresStore {
                     &ceilings,
                     &Uuid::from_u128(self.config.holder.instance.0),
                     &Uuid::from_u128(renewal.boot_id.0),
-                    &signed(renewal.token.epoch.0)?,
-                    &signed(renewal.token.revision.0)?,
-                    &signed(renewal.guard.0)?,
+                    &epochs,
+                    &tokens,
+                    &guards,
                     &self.config.class.name(),
                 ],
             )
@@ -400,6 +413,25 @@ impl CellStore for PostgresStore {
     }
 
     async fn advance(&mut self, plan: &AdvancePlan) -> Result<()> {
+        self.advance_with(plan, None).await
+    }
+
+    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        begin(&session, self.expected).await?;
+        let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
+        let switched = session
+            .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])
+            .await
+            .map_err(not_done)?;
+        self.commit_all(session, warnings, switched, 1).await
+    }
+}
+
+impl PostgresStore {
+    /// Advances the epoch, by a request where one is given.
+    async fn advance_with(&mut self, plan: &AdvancePlan, request: Option<&Request>) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
         session.batch("BEGIN").await.map_err(not_done)?;
@@ -425,23 +457,15 @@ impl CellStore for PostgresStore {
                 .await
                 .map_err(not_done)?;
         }
-        self.commit_all(session, warnings, advanced, 1).await
+        let mut wanted = 1;
+        if let Some(request) = request {
+            let outcome = format!("epoch {} has begun", plan.to.0);
+            advanced += requests::use_up(&session, request, &outcome).await?;
+            wanted += 1;
+        }
+        self.commit_all(session, warnings, advanced, wanted).await
     }
 
-    async fn switch(&mut self, plan: &SwitchPlan) -> Result<()> {
-        let session = self.take_session().await?;
-        let warnings = session.warnings();
-        begin(&session, self.expected).await?;
-        let (at, min_floor) = (signed(plan.at.0)?, signed(plan.min_floor.0)?);
-        let switched = session
-            .execute(SWITCH, &[&plan.formats, &min_floor, &at, &plan.seen])
-            .await
-            .map_err(not_done)?;
-        self.commit_all(session, warnings, switched, 1).await
-    }
-}
-
-impl PostgresStore {
     /// Commits if every row was changed; otherwise nothing of it may stay.
     async fn commit_all(
         &mut self,

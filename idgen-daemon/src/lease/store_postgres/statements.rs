@@ -79,17 +79,23 @@ pub(super) const GRANT: &str = "
            token_epoch = excluded.token_epoch, token_revision = excluded.token_revision,
            boot_id = excluded.boot_id, expires_at = excluded.expires_at";
 
-/// Renews the rows that are held under the token and as they were left; the caller counts them. One that has expired
+/// Renews the rows that are held under their tokens and as they were left, where no operator has ordered that the lease
+/// ends; the caller counts them. One that has expired
 /// is still as it was left when nobody has taken it. (This clock may have been set: an hour ahead, and every lease has
 /// expired.)
 pub(super) const RENEW: &str = "
     UPDATE idgen.lease l
        SET ceiling_ms = p.ceiling_ms, revision = $1,
            expires_at = clock_timestamp() + $2 * interval '1 millisecond'
-      FROM unnest($3::int4[], $4::int8[]) AS p(identity, ceiling_ms)
+      FROM unnest($3::int4[], $4::int8[], $7::int8[], $8::int8[], $9::int8[])
+           AS p(identity, ceiling_ms, token_epoch, token_revision, guard)
      WHERE l.kind = $10 AND l.identity = p.identity
-       AND l.holder = $5 AND l.boot_id = $6 AND l.token_epoch = $7 AND l.token_revision = $8
-       AND l.revision = $9 AND l.ceiling_ms <= p.ceiling_ms";
+       AND l.holder = $5 AND l.boot_id = $6
+       AND l.token_epoch = p.token_epoch AND l.token_revision = p.token_revision
+       AND l.revision = p.guard AND l.ceiling_ms <= p.ceiling_ms
+       AND NOT EXISTS (SELECT FROM idgen.lease_order o
+                        WHERE o.kind = l.kind AND o.identity = l.identity
+                          AND o.token_epoch = l.token_epoch AND o.token_revision = l.token_revision)";
 
 /// Whose instance made the claim does not matter: token and boot id name it, and only whoever serves
 /// that shared memory can know the exact high water.

@@ -1,15 +1,13 @@
 //! `idgenctl lock`: commands that run as long as they alone hold a name. The rules are in `idgen_core::lease::named`.
 
 mod command;
-mod holder;
 mod list;
 
 use self::command::Running;
-use self::holder::{Hold, Holder, boot_now};
 use super::store::{anchors_of, open_as};
 use crate::config::{Config, LockClass};
 use crate::error::{Error, Result};
-use crate::lease::{AnyStore, NamedStore};
+use crate::lease::{AnyStore, Hold, Holder, NamedStore, boot_now};
 use idgen_core::clock::BootMs;
 use idgen_core::lease::Timing;
 use idgen_core::lease::named::lock::stop_at;

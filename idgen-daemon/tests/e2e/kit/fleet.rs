@@ -19,7 +19,7 @@ use idgen_daemon::error::Result;
 use idgen_daemon::lease::{
     ClockInputs, Committed, Connect, EtcdConfig, EtcdSecurity, EtcdStore, Expected, HolderName, Keeper,
     KeeperConfig, LeaseStore, MintingServer, Renewal, Report, Seal, StoreError, StoreErrorKind,
-    accept_channel, host_clock,
+    accept_channel, host_clock, order_channel,
 };
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::postgres::{InstallOutcome, OpenSlot, ServerClock, ServerMemory};
@@ -140,7 +140,7 @@ impl Stand {
             let (identity, window) = (leased.identity, leased.window);
             let claim = Claim {
                 identity,
-                token: held.token,
+                token: leased.token,
             };
             if let Some((other, theirs, until)) = book.open.get(&identity).copied()
                 && other != self.instance
@@ -160,7 +160,7 @@ impl Stand {
             }
             book.open.insert(identity, (self.instance, claim, held.deadline));
             let slot = Slot {
-                token: held.token,
+                token: leased.token,
                 ceiling: window.ceiling,
                 open: true,
             };
@@ -403,6 +403,7 @@ impl Fleet {
             holder,
             clock: ClockInputs::unchecked(),
             reach: REACH,
+            list: None,
         };
         let (sender, report) = watch::channel(Report::starting(self.workers, POLL));
         let (_, accepts) = accept_channel();
@@ -411,6 +412,7 @@ impl Fleet {
             stand,
             store,
             accepts,
+            order_channel().1,
             sender,
             self.metrics.of(Class::Worker),
         );

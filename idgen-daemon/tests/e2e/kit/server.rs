@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -36,6 +37,8 @@ pub struct ServerOptions {
     /// Directory of a [`CertDir`](super::CertDir): at 127.0.0.1 there is TLS, and nobody without a certificate of its
     /// authority that names the user. The socket stays open for all.
     pub certs: Option<PathBuf>,
+    /// It listens at a free port of 127.0.0.1 too: for what a [`Proxy`](super::Proxy) is to come between.
+    pub tcp: bool,
 }
 
 impl Default for ServerOptions {
@@ -48,6 +51,7 @@ impl Default for ServerOptions {
             fake_clock: false,
             settings: Vec::new(),
             certs: None,
+            tcp: false,
         }
     }
 }
@@ -101,6 +105,9 @@ impl Server {
         };
         server.set("listen_addresses", "");
         server.set_socket_dir();
+        if options.tcp {
+            server.listen();
+        }
         if let Some(certs) = &options.certs {
             server.listen_with(certs);
         }
@@ -163,11 +170,20 @@ impl Server {
         );
     }
 
-    fn listen_with(&mut self, certs: &Path) {
+    fn listen(&mut self) {
         let [port] = free_ports();
         self.port = port;
         self.set("port", &port.to_string());
         self.set("listen_addresses", "127.0.0.1");
+    }
+
+    /// Of a server that listens there.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn listen_with(&mut self, certs: &Path) {
+        self.listen();
         self.set("ssl", "on");
         for (setting, file) in [
             ("ssl_ca_file", "server-ca.pem"),

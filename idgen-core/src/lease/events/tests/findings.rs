@@ -189,7 +189,7 @@ fn a_grant_over_a_holder_is_flagged_unless_that_has_expired_or_is_its_own() {
 }
 
 #[test]
-fn a_force_release_needs_an_order_of_a_request() {
+fn a_force_release_needs_an_order_of_a_request_that_it_uses() {
     let (store, tracker) = held();
     let place = Place::Order(Class::Worker, Identity(0));
     let order = |request: Option<&str>, revision: u64| {
@@ -205,28 +205,70 @@ fn a_force_release_needs_an_order_of_a_request() {
     };
     let token = store.held(0).unwrap().token.revision.0;
     let high_water = Some(Value::HighWater(store.high_water(0)));
-    let force = |order| {
+    let used = || {
+        let value = Value::Used {
+            outcome: "done".to_owned(),
+            approved_by: vec!["anna".to_owned(), "ben".to_owned()],
+        };
+        (Place::Used("r1".to_owned()), Some(value))
+    };
+    let force = |order, used: Option<(Place, Option<Value>)>| {
         let mut store = store.clone();
-        let commit = store.commit(&[
+        let mut changes = vec![
             (hw(0), high_water.clone()),
             (holder(0), None),
             (place.clone(), order),
-        ]);
-        finding(&mut tracker.clone(), &commit)
+        ];
+        changes.extend(used);
+        let commit = store.commit(&changes);
+        let mut found = finding(&mut tracker.clone(), &commit);
+        found.retain(|(kind, _)| !matches!(kind, Kind::Revoked | Kind::Used));
+        found
     };
     assert_eq!(
-        force(order(Some("r1"), token)),
-        [(Kind::Revoked, None), (Kind::ForceReleased, None)]
+        force(order(Some("r1"), token), Some(used())),
+        [(Kind::ForceReleased, None)]
     );
-    for explains_nothing in [order(None, token), order(Some("r1"), token + 1)] {
+    // No order of a request; of another lease; a request that is not used by it.
+    for (explains_nothing, used) in [
+        (order(None, token), Some(used())),
+        (order(Some("r1"), token + 1), Some(used())),
+        (order(Some("r2"), token), Some(used())),
+        (order(Some("r1"), token), None),
+    ] {
         assert_eq!(
-            force(explains_nothing),
-            [
-                (Kind::Revoked, None),
-                (Kind::Removed, Some(Finding::RemovedEarly))
-            ]
+            force(explains_nothing, used),
+            [(Kind::Removed, Some(Finding::RemovedEarly))]
         );
     }
+}
+
+#[test]
+fn a_request_that_was_used_before_explains_nothing() {
+    let (mut store, mut tracker) = held();
+    let used = || {
+        let value = Value::Used {
+            outcome: "done".to_owned(),
+            approved_by: Vec::new(),
+        };
+        (Place::Used("r1".to_owned()), Some(value))
+    };
+    let before = store.commit(&[used()]);
+    tracker.take(&before).unwrap();
+    let order = Value::Order(Ordered {
+        token: store.held(0).unwrap().token,
+        by: "root".to_owned(),
+        reason: "stuck".to_owned(),
+        request: Some("r1".to_owned()),
+    });
+    let order = (Place::Order(Class::Worker, Identity(0)), Some(order));
+    let high_water = Some(Value::HighWater(store.high_water(0)));
+    let commit = store.commit(&[(hw(0), high_water), (holder(0), None), order, used()]);
+    let found = finding(&mut tracker, &commit);
+    assert!(
+        found.contains(&(Kind::Removed, Some(Finding::RemovedEarly))),
+        "{found:?}"
+    );
 }
 
 #[test]

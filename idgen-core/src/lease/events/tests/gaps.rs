@@ -164,6 +164,12 @@ fn a_change_that_even_the_count_was_kept_from_is_noticed_by_what_the_next_one_be
         panic!("no high water");
     };
     high_water.ceiling = UnixMs(5);
+    // Whoever compares finds it at once.
+    let compared = tracker.clone().heal(9, when(9, 0), store.states()).unwrap();
+    assert_eq!(
+        kinds(&compared),
+        [(Kind::Gap, Some(Finding::Gap)), (Kind::Lost, Some(Finding::Gap))]
+    );
     store.release(0);
     let events = tracker.take(&store.log[1]).unwrap();
     assert_eq!(events[0].kind, Kind::Lost);

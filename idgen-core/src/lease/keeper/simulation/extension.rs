@@ -54,15 +54,15 @@ impl Node {
         }
         for leased in &held.leased {
             let slot = self.server.slots.get(&leased.identity);
-            if slot.is_some_and(|slot| slot.token == held.token) {
+            if slot.is_some_and(|slot| slot.token == leased.token) {
                 continue;
             }
-            let above = slot.is_none_or(|slot| held.token > slot.token && leased.window.floor > slot.last);
+            let above = slot.is_none_or(|slot| leased.token > slot.token && leased.window.floor > slot.last);
             if !above || now >= held.deadline.0 {
                 return Event::InstallRefused;
             }
             let last = leased.window.floor.saturating_sub(1);
-            let (token, ceiling, deadline) = (held.token, leased.window.ceiling, held.deadline);
+            let (token, ceiling, deadline) = (leased.token, leased.window.ceiling, held.deadline);
             self.server.slots.insert(
                 leased.identity,
                 Slot {
@@ -74,9 +74,10 @@ impl Node {
                 },
             );
         }
-        let newest = self.installed.insert(held.boot_id, held.token);
+        let token = held.leased[0].token;
+        let newest = self.installed.insert(held.boot_id, token);
         assert!(
-            newest.is_none_or(|newest| newest <= held.token),
+            newest.is_none_or(|newest| newest <= token),
             "installed tokens rise"
         );
         self.installs += 1;
@@ -92,7 +93,7 @@ impl Node {
         }
         for leased in &held.leased {
             match self.server.slots.get_mut(&leased.identity) {
-                Some(slot) if slot.open && slot.token == held.token => {
+                Some(slot) if slot.open && slot.token == leased.token => {
                     slot.ceiling = slot.ceiling.max(leased.window.ceiling);
                     slot.deadline = slot.deadline.max(held.deadline);
                 }

@@ -17,7 +17,7 @@ use self::node::Node;
 use self::store::Ground;
 use super::*;
 use crate::clock::UnixMs;
-use crate::format::{CLASSIC, CellFormat, FormatPlan, REGIONAL};
+use crate::format::{CLASSIC, CellFormat, FormatPlan};
 use crate::lease::class::Class;
 use crate::lease::ledger::{
     Cell, Holder, PlannedGrant, Row, Snapshot, Standing, settle_grant, settle_renewal,
@@ -26,7 +26,7 @@ use crate::lease::pool::{Memory, PlanFor, Wanted, half, plan_grant};
 use crate::lease::step::{STEP_MS_MAX, StepGuard};
 use crate::lease::switch::plan_switch;
 use crate::lease::timing::{Timing, TimingSpec};
-use crate::lease::token::{Epoch, Identity, InstanceId};
+use crate::lease::token::{Epoch, Identity, InstanceId, Token};
 use crate::lease::window::Window;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -88,8 +88,12 @@ enum NodeStep {
     CutNext,
     /// The wall clock is set.
     SetWall(i64),
+    /// Others of the shards 1 to 4 are wanted: a bit for each.
+    Want(u8),
     /// The daemon is killed and started again.
     Restart,
+    /// It hears that an operator has ordered the end of what it holds.
+    Ordered,
     /// It is asked to stop, and started again once it has.
     Stop,
 }
@@ -106,7 +110,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(NodeStep::Cut),
         1 => Just(NodeStep::CutNext),
         1 => (-20_000i64..20_000).prop_map(NodeStep::SetWall),
+        2 => (0u8..16).prop_map(NodeStep::Want),
         1 => Just(NodeStep::Restart),
+        1 => Just(NodeStep::Ordered),
         1 => Just(NodeStep::Stop),
     ];
     prop_oneof![
@@ -183,6 +189,7 @@ proptest! {
             world.run(step);
         }
         world.run(Step::At(0, NodeStep::SetWall(0)));
+        world.run(Step::At(0, NodeStep::Want(0b11)));
         world.run(Step::At(0, NodeStep::Restart));
         if !world.nodes[0].server.follow(&world.ground.plan()) {
             // It has missed a switch that the plan does not tell of any more: its memory must be made anew.
@@ -203,7 +210,8 @@ fn a_shard_moves_at_once_when_it_is_given_back() {
     world.rest(1, 4);
     assert_eq!(
         (world.open(0), world.open(1)),
-        ([1, 2].map(Identity).to_vec(), vec![])
+        ([1, 2].map(Identity).to_vec(), vec![Identity(3)]),
+        "the second has what is free"
     );
     world.run(Step::At(0, NodeStep::Mint));
     for step in [NodeStep::Stop, NodeStep::StoreWorks, NodeStep::Answer] {
@@ -222,6 +230,42 @@ fn a_shard_moves_at_once_when_it_is_given_back() {
         "it does not wait for an expiry"
     );
     world.run(Step::At(1, NodeStep::Mint));
+}
+
+/// A shard goes back and forth; what stays on either server is renewed and nothing else.
+#[test]
+fn a_shard_that_moves_costs_those_that_stay_nothing() {
+    let mut world = World::new(Class::Shard);
+    for (node, set) in [(0, 0b0111), (1, 0b1000)] {
+        world.run(Step::At(node, NodeStep::Want(set)));
+        world.rest(node, 4);
+    }
+    let stays = |world: &World| {
+        let token = |node: usize, shard| world.nodes[node].server.slots[&Identity(shard)].token;
+        (token(0, 1), token(0, 3), token(1, 4))
+    };
+    let before = stays(&world);
+    for round in 0..10 {
+        let (from, to) = (round % 2, 1 - round % 2);
+        let sets: [u8; 2] = if to == 1 {
+            [0b0101, 0b1010]
+        } else {
+            [0b0111, 0b1000]
+        };
+        for node in [to, from] {
+            world.run(Step::At(node, NodeStep::Want(sets[node])));
+        }
+        let began = world.ground.now;
+        while !world.open(to).contains(&Identity(2)) {
+            world.rest(from, 1);
+            world.rest(to, 1);
+            world.run(Step::At(to, NodeStep::Mint));
+            assert!(world.open(0).starts_with(&[Identity(1)]) && world.open(1).ends_with(&[Identity(4)]));
+        }
+        assert!(world.ground.now - began < 5_000, "without an expiry");
+        world.run(Step::At(from, NodeStep::Mint));
+    }
+    assert_eq!(stays(&world), before, "the very same leases");
 }
 
 /// Shared memory is made anew: the server's own old claim on a shard ends with the window, not the TTL.

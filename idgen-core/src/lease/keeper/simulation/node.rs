@@ -12,6 +12,7 @@ pub(super) enum Request {
         boot_id: BootId,
         reading: ClockReading,
         doubt: Option<Attempt>,
+        identities: Option<Vec<Identity>>,
     },
     Renew {
         ticket: Ticket,
@@ -53,9 +54,9 @@ impl Node {
         // Names of two nodes never meet: each counts up from its own million.
         let first = number as u128 * 1_000_000 + 1;
         Self {
+            state: begin(&wanted),
             wanted,
             timing: timing(),
-            state: State::new(),
             instance: InstanceId(first),
             memory: Memory::new(),
             cell: None,
@@ -118,7 +119,16 @@ impl Node {
             NodeStep::Cut => self.tell(ground, Event::ServerLost),
             NodeStep::CutNext => self.cut_next = true,
             NodeStep::SetWall(ms) => self.wall_set_ms = ms,
+            NodeStep::Want(set) => self.want(ground, set),
             NodeStep::Restart => self.restart(ground),
+            NodeStep::Ordered => {
+                if let Some(held) = self.state.phase.held()
+                    && let Some(tenancy) = held.leased.first()
+                {
+                    let token = tenancy.token;
+                    self.tell(ground, Event::Ordered { token });
+                }
+            }
             NodeStep::Stop => {
                 self.stopping = true;
                 self.tell(ground, Event::Stop);
@@ -129,8 +139,20 @@ impl Node {
         }
     }
 
+    /// Whatever the others want: moves overlap, and go back and forth.
+    fn want(&mut self, ground: &mut Ground, set: u8) {
+        if matches!(self.wanted, Wanted::Listed(_)) {
+            let identities: Vec<Identity> = (0..4)
+                .filter(|bit| set & (1 << bit) != 0)
+                .map(|bit| Identity(bit + 1))
+                .collect();
+            self.wanted = Wanted::Listed(identities.clone());
+            self.tell(ground, Event::Want { identities });
+        }
+    }
+
     fn restart(&mut self, ground: &mut Ground) {
-        self.state = State::new();
+        self.state = begin(&self.wanted);
         self.instance = InstanceId(self.instance.0 + 1);
         self.memory = Memory::new();
         self.cell = None;
@@ -213,6 +235,7 @@ impl Node {
                 boot_id,
                 reading,
                 doubt,
+                identities,
             } => {
                 assert_eq!(
                     Some(boot_id),
@@ -224,6 +247,7 @@ impl Node {
                     boot_id,
                     reading,
                     doubt,
+                    identities,
                 }
             }
             Action::Renew { ticket, held, wanted } => {
@@ -277,7 +301,7 @@ impl Node {
         let boot_id = self.seen.unwrap().0;
         assert_eq!(held.boot_id, boot_id, "never into another shared memory");
         for leased in &held.leased {
-            let committed = ground.committed[&(leased.identity, held.token)];
+            let committed = ground.committed[&(leased.identity, leased.token)];
             assert!(
                 leased.window.ceiling <= committed,
                 "a ceiling is published before it is committed"
@@ -291,6 +315,13 @@ impl Node {
                 "a ceiling above an unknown switch"
             );
         }
+    }
+}
+
+fn begin(wanted: &Wanted) -> State {
+    match wanted {
+        Wanted::Any(_) => State::new(),
+        Wanted::Listed(identities) => State::wanting(identities.clone()),
     }
 }
 

@@ -93,8 +93,9 @@ impl Ground {
             return None;
         }
         let classic = CellFormat::new(CLASSIC, None).unwrap();
+        let other: CellFormat = "other(1577836800000,1,41,0,1,10,11)".parse().unwrap();
         let to = match self.format_at(self.wall()) {
-            format if format == classic => CellFormat::new(REGIONAL, Some(2)).unwrap(),
+            format if format == classic => other,
             _ => classic,
         };
         let window_ms = timing().window_ms();
@@ -205,8 +206,10 @@ impl Node {
                 boot_id,
                 reading,
                 doubt,
+                identities,
             } => {
-                let pair = self.acquire(ground, ticket, boot_id, reading, doubt, unknown);
+                let wanted = identities.map_or_else(|| self.wanted.clone(), Wanted::Listed);
+                let pair = self.acquire(ground, ticket, (boot_id, reading), doubt, &wanted, unknown);
                 self.answers.push_back(pair);
             }
             Request::Renew { ticket, held, wanted } => {
@@ -242,9 +245,9 @@ impl Node {
         &mut self,
         ground: &mut Ground,
         ticket: Ticket,
-        boot_id: BootId,
-        reading: ClockReading,
+        (boot_id, reading): (BootId, ClockReading),
         doubt: Option<Attempt>,
+        wanted: &Wanted,
         unknown: Event,
     ) -> (Event, Event) {
         let snapshot = ground.snapshot();
@@ -258,7 +261,7 @@ impl Node {
             instance: self.instance,
             boot_id,
             wall: reading.wall,
-            wanted: &self.wanted,
+            wanted,
             random: ground.now,
         };
         let Ok(plan) = plan_grant(&snapshot, &self.memory, &self.timing, asked) else {
@@ -312,8 +315,8 @@ impl Node {
                 let mine = row
                     .lent
                     .as_ref()
-                    .is_some_and(|lent| lent.token == held.token && lent.instance == self.instance);
-                mine && row.revision == held.guard
+                    .is_some_and(|lent| lent.token == leased.token && lent.instance == self.instance);
+                mine && row.revision == leased.guard
             })
         });
         // The guard by the text of the plan: a daemon that has not read a switch must not get beyond it.
@@ -324,15 +327,14 @@ impl Node {
         if held.doubt || !guarded || !knows {
             let snapshot = ground.snapshot();
             self.cell = Some(snapshot.cell.clone());
-            let (boot_id, token) = (held.boot_id, held.token);
-            match settle_renewal(&snapshot, self.instance, boot_id, token, &held.leased) {
-                Standing::Lost => {
+            match settle_renewal(&snapshot, self.instance, held.boot_id, &held.leased) {
+                Standing::Lost | Standing::Ordered => {
                     return Event::RenewLost {
                         ticket,
                         why: Loss::StoreLost,
                     };
                 }
-                Standing::Mine { leased, .. } => {
+                Standing::Mine { leased } => {
                     for (wanted, committed) in wanted.iter_mut().zip(leased) {
                         wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
                     }
@@ -340,7 +342,7 @@ impl Node {
             }
         }
         ground.revision += 1;
-        for leased in &wanted {
+        for (leased, tenancy) in wanted.iter().zip(&held.leased) {
             let row = ground.rows.get_mut(&leased.identity).unwrap();
             assert!(row.ceiling <= leased.window.ceiling, "a high water fell");
             row.ceiling = leased.window.ceiling;
@@ -348,7 +350,7 @@ impl Node {
             row.lent.as_mut().unwrap().expires_at = ground.now + TTL_MS;
             ground
                 .committed
-                .insert((leased.identity, held.token), leased.window.ceiling);
+                .insert((leased.identity, tenancy.token), leased.window.ceiling);
             self.memory.note_ceiling(leased.identity, leased.window.ceiling);
         }
         Event::Renewed {

@@ -1,6 +1,8 @@
-//! Keeps one lock: what the core decides about its [`Tenure`], done.
+//! Keeps one named lease for a process: what the core decides about its [`Tenure`], done.
 
-use crate::lease::{NamedStore, Pinned, StoreError, StoreErrorKind};
+use super::pinned::Pinned;
+use super::store::{StoreError, StoreErrorKind};
+use super::store_named::NamedStore;
 use crate::random::random;
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Acquisition, Attempt, Decision, Held, LeaseName, Step, Tenure, Who};
@@ -11,17 +13,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// A lock that is taken is looked at so often, and a store that fails is tried again.
+/// A name that is taken is looked at so often, and a store that fails is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Steps in a row, at the most: give up, look, acquire, and once more where somebody else was faster.
 const STEPS: u32 = 6;
-/// At the end the store may be away: the lock lasts to its expiry then, and nobody waits for that.
+/// At the end the store may be away: the lease lasts to its expiry then, and nobody waits for that.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
-/// How a lock stands.
+/// How it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(crate) enum Hold {
     /// It is not held yet: why.
     Waiting(String),
     /// It is held under this token, and may be used until then.
@@ -33,7 +35,7 @@ pub(super) enum Hold {
 }
 
 /// See the module.
-pub(super) struct Holder<S> {
+pub(crate) struct Holder<S> {
     store: Pinned<S>,
     tenure: Tenure,
     who: Who,
@@ -43,7 +45,7 @@ pub(super) struct Holder<S> {
 
 impl<S: NamedStore> Holder<S> {
     /// `anchors`: what a server of the cell remembers of the store.
-    pub(super) fn new(
+    pub(crate) fn new(
         store: S,
         instance: InstanceId,
         name: LeaseName,
@@ -63,12 +65,12 @@ impl<S: NamedStore> Holder<S> {
         }
     }
 
-    pub(super) fn name(&self) -> &LeaseName {
+    pub(crate) fn name(&self) -> &LeaseName {
         self.tenure.name()
     }
 
-    /// Takes the lock, holds it until `stop`, and gives it back. One that is lost is not taken again.
-    pub(super) async fn run(mut self, told: watch::Sender<Hold>, stop: CancellationToken) {
+    /// Takes the lease, holds it until `stop`, and gives it back. One that is lost is not taken again.
+    pub(crate) async fn run(mut self, told: watch::Sender<Hold>, stop: CancellationToken) {
         let mut was_held = false;
         loop {
             let hold = self.visit(was_held).await;
@@ -142,7 +144,7 @@ impl<S: NamedStore> Holder<S> {
         }
     }
 
-    /// `Some`: why the lock that was held is not any more.
+    /// `Some`: why what was held is not any more.
     async fn look(&mut self, was_held: bool) -> Result<Option<String>, StoreError> {
         let name = self.tenure.name().clone();
         let look = self.store.look_at(&name, &self.anchors).await?;
@@ -208,7 +210,7 @@ fn unless_conflict(error: StoreError) -> Result<(), StoreError> {
 }
 
 /// This host's clock that counts on while the machine sleeps.
-pub(super) fn boot_now() -> BootMs {
+pub(crate) fn boot_now() -> BootMs {
     let now = clock_gettime(ClockId::Boottime);
     let ms = i128::from(now.tv_sec) * 1_000 + i128::from(now.tv_nsec) / 1_000_000;
     BootMs(u64::try_from(ms).unwrap_or(0))

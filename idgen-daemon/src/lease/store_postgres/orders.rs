@@ -1,0 +1,250 @@
+//! Orders in the embedded store: rows of `idgen.lease_order`, and a notification for whoever listens.
+
+use super::super::orders::Listeners;
+use super::super::store::{StoreError, StoreErrorKind};
+use super::super::store_orders::OrderStore;
+use super::{
+    LockedCell, PostgresStore, Result, broken, column, ms, not_done, raise_revision, signed, unsigned,
+};
+use crate::postgres::{PostgresUrl, Session};
+use idgen_core::clock::UnixMs;
+use idgen_core::lease::{Class, Epoch, Identity, Order, Orders, Revision, Token};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// The channel that listeners hear of new orders by. Channels belong to one database.
+pub(super) const CHANNEL: &str = "idgen_order";
+
+/// Between two looks while nothing is heard: a connection that is dead does not say so by itself.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Between two tries to listen.
+const PAUSE: Duration = Duration::from_secs(1);
+
+const READ_ORDERS: &str = "
+    SELECT kind, identity, token_epoch, token_revision, (extract(epoch FROM ordered_at) * 1000)::int8,
+           ordered_by, reason, request_id
+      FROM idgen.lease_order ORDER BY kind DESC, identity";
+
+const READ_TOKENS: &str = "
+    SELECT identity, token_epoch, token_revision FROM idgen.lease_order WHERE kind = $1";
+
+/// The cell's row is locked.
+pub(super) const ORDER: &str = "
+    INSERT INTO idgen.lease_order AS o (kind, identity, token_epoch, token_revision, ordered_at, ordered_by, reason,
+                                        request_id, revision)
+    SELECT l.kind, l.identity, l.token_epoch, l.token_revision, to_timestamp($5::float8 / 1000), $6, $7, $8, $9
+      FROM idgen.lease l
+     WHERE l.kind = $1 AND l.identity = $2 AND l.token_epoch = $3 AND l.token_revision = $4
+        ON CONFLICT (kind, identity) DO UPDATE
+       SET token_epoch = excluded.token_epoch, token_revision = excluded.token_revision,
+           ordered_at = excluded.ordered_at, ordered_by = excluded.ordered_by, reason = excluded.reason,
+           request_id = excluded.request_id, revision = excluded.revision";
+
+/// `kind identity epoch/revision`, sent with the commit.
+const NOTIFY: &str = "SELECT pg_notify($1, $2)";
+
+/// Writes the order down and tells listeners of it, with the commit; returns how many there were to be ordered.
+pub(super) async fn record(session: &Session, order: &Order, revision: i64) -> Result<u64> {
+    let recorded = session
+        .execute(
+            ORDER,
+            &[
+                &order.class.name(),
+                &i32::from(order.identity.0),
+                &signed(order.token.epoch.0)?,
+                &signed(order.token.revision.0)?,
+                &ms(order.at.0),
+                &order.by,
+                &order.reason,
+                &order.request.map(Uuid::from_u128),
+                &revision,
+            ],
+        )
+        .await
+        .map_err(not_done)?;
+    session
+        .rows(NOTIFY, &[&CHANNEL, &told(order)])
+        .await
+        .map_err(not_done)?;
+    Ok(recorded)
+}
+
+fn told(order: &Order) -> String {
+    let Token { epoch, revision } = order.token;
+    format!(
+        "{} {} {}/{}",
+        order.class.name(),
+        order.identity,
+        epoch.0,
+        revision.0
+    )
+}
+
+/// What a listener was told; `None`: it is nothing that we know how to read.
+pub(super) fn hear(text: &str) -> Option<(Class, Identity, Token)> {
+    let mut words = text.split(' ');
+    let (class, identity, token) = (words.next()?, words.next()?, words.next()?);
+    let (epoch, revision) = token.split_once('/')?;
+    let token = Token {
+        epoch: Epoch(epoch.parse().ok()?),
+        revision: Revision(revision.parse().ok()?),
+    };
+    let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
+    Some((class, Identity(identity.parse().ok()?), token))
+}
+
+/// Those of one class.
+pub(super) async fn read_tokens(session: &Session, class: Class) -> Result<Orders> {
+    let rows = session
+        .rows(READ_TOKENS, &[&class.name()])
+        .await
+        .map_err(not_done)?;
+    rows.iter()
+        .map(|row| Ok((identity_column(row, 0)?, token_column(row, 1)?)))
+        .collect()
+}
+
+pub(super) async fn read_orders(session: &Session) -> Result<Vec<Order>> {
+    let rows = session.rows(READ_ORDERS, &[]).await.map_err(not_done)?;
+    rows.iter().map(order_row).collect()
+}
+
+fn order_row(row: &tokio_postgres::Row) -> Result<Order> {
+    let kind: String = column(row, 0)?;
+    let class = Class::ALL.into_iter().find(|class| class.name() == kind);
+    Ok(Order {
+        class: class.ok_or_else(|| broken("an order is for no class"))?,
+        identity: identity_column(row, 1)?,
+        token: token_column(row, 2)?,
+        at: UnixMs(unsigned(column(row, 4)?)?),
+        by: column(row, 5)?,
+        reason: column(row, 6)?,
+        request: column::<Option<Uuid>>(row, 7)?.map(|request| request.as_u128()),
+    })
+}
+
+fn identity_column(row: &tokio_postgres::Row, index: usize) -> Result<Identity> {
+    let identity: i32 = column(row, index)?;
+    let identity = u16::try_from(identity).map_err(|_| broken("an identity is out of range"))?;
+    Ok(Identity(identity))
+}
+
+/// Two columns.
+fn token_column(row: &tokio_postgres::Row, index: usize) -> Result<Token> {
+    Ok(Token {
+        epoch: Epoch(unsigned(column(row, index)?)?),
+        revision: Revision(unsigned(column(row, index + 1)?)?),
+    })
+}
+
+impl OrderStore for PostgresStore {
+    async fn orders(&mut self) -> Result<Vec<Order>> {
+        let session = self.take_session().await?;
+        let orders = read_orders(&session).await?;
+        self.session = Some(session);
+        Ok(orders)
+    }
+
+    async fn order(&mut self, order: &Order) -> Result<()> {
+        let session = self.take_session().await?;
+        let warnings = session.warnings();
+        session.batch("BEGIN").await.map_err(not_done)?;
+        if LockedCell::find(&session).await?.is_none() {
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the lease store is new",
+            ));
+        }
+        let revision = raise_revision(&session).await?;
+        let ordered = record(&session, order, revision).await?;
+        self.commit_all(session, warnings, ordered, 1).await
+    }
+}
+
+/// Where to listen for orders.
+#[derive(Clone, Debug)]
+pub struct PostgresOrders {
+    /// The coordinator database.
+    pub url: PostgresUrl,
+    /// Limit for connecting.
+    pub connect_timeout: Duration,
+    /// Limit for each statement.
+    pub request_timeout: Duration,
+}
+
+impl PostgresOrders {
+    /// Tells of every order until `stop`. What goes wrong is tried again.
+    pub async fn listen(self, listeners: Listeners, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                ended = self.hear(&listeners) => {
+                    if let Err(error) = ended {
+                        tracing::debug!("listening for orders of operators: {error}");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    async fn hear(&self, listeners: &Listeners) -> Result<()> {
+        let (connect, limit) = (self.connect_timeout, self.request_timeout);
+        let opened = Session::open(&self.url, "idgend orders", connect, limit).await;
+        let mut session = opened.map_err(not_done)?;
+        let listen = format!("LISTEN {CHANNEL}");
+        session.batch(&listen).await.map_err(not_done)?;
+        loop {
+            for order in read_orders(&session).await? {
+                listeners.tell(order.class, order.identity, order.token).await;
+            }
+            while let Ok(heard) = tokio::time::timeout(PERIOD, session.notified()).await {
+                let ended = || StoreError::new(StoreErrorKind::Unreachable, "the connection has ended");
+                if let Some((class, identity, token)) = hear(&heard.ok_or_else(ended)?) {
+                    listeners.tell(class, identity, token).await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_hears_what_was_told() {
+        let order = Order {
+            class: Class::Shard,
+            identity: Identity(17),
+            token: Token {
+                epoch: Epoch(3),
+                revision: Revision(812),
+            },
+            at: UnixMs(1),
+            by: "a".to_owned(),
+            reason: "b".to_owned(),
+            request: None,
+        };
+        assert_eq!(told(&order), "shard 17 3/812");
+        assert_eq!(
+            hear(&told(&order)),
+            Some((Class::Shard, order.identity, order.token))
+        );
+        for nonsense in [
+            "",
+            "shard",
+            "shard 17",
+            "shard 17 3",
+            "shard x 3/812",
+            "cat 17 3/812",
+        ] {
+            assert_eq!(hear(nonsense), None, "{nonsense:?}");
+        }
+    }
+}
