@@ -41,32 +41,55 @@ RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC'
 AS $$
 DECLARE
-    last   record;
-    logged record;
+    befores jsonb[];
+    afters  jsonb[];
+    logged  record;
 BEGIN
-    SELECT coalesce(max(l.position), 0) AS position INTO last FROM idgen.lease_change l;
-    IF TG_LEVEL = 'STATEMENT' THEN
-        UPDATE idgen.cell SET changes = last.position WHERE changes < last.position;
-        RETURN NULL;
-    END IF;
-    IF TG_TABLE_NAME = 'lease' AND
-       EXISTS (SELECT FROM idgen.lease_change l WHERE l.position = last.position AND l.tx = pg_current_xact_id()) THEN
-        -- One grant may be of 8,192 rows, and each update of the cell's row in one transaction has to pass over those before
-        -- it. The row is locked by this transaction; what it counts follows at the end of the statement.
-        SELECT last.position + 1 AS changes, c.revision INTO logged FROM idgen.cell c;
+    -- Both arrays are of the rows in the order of their keys; a row that there was not, or is not any more, is NULL.
+    CASE
+    WHEN TG_LEVEL = 'ROW' THEN
+        befores := ARRAY[CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END];
+        afters := ARRAY[CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END];
+    WHEN TG_OP = 'INSERT' THEN
+        SELECT array_agg(NULL::jsonb), array_agg(b.held ORDER BY b.held -> 'kind', b.held -> TG_ARGV[0])
+          INTO befores, afters FROM (SELECT to_jsonb(became) AS held FROM became) b;
+    WHEN TG_OP = 'DELETE' THEN
+        SELECT array_agg(w.held ORDER BY w.held -> 'kind', w.held -> TG_ARGV[0]), array_agg(NULL::jsonb)
+          INTO befores, afters FROM (SELECT to_jsonb(was) AS held FROM was) w;
+    WHEN TG_TABLE_NAME = 'lease' THEN
+        -- A renewal raises the ceiling and the expiry, and is counted only.
+        SELECT array_agg(to_jsonb(w) ORDER BY kind, identity), array_agg(to_jsonb(b) ORDER BY kind, identity)
+          INTO befores, afters
+          FROM was w FULL JOIN became b USING (kind, identity)
+         WHERE (w.generation, w.exact, w.holder, w.holder_name, w.token_epoch, w.token_revision, w.boot_id)
+               IS DISTINCT FROM
+               (b.generation, b.exact, b.holder, b.holder_name, b.token_epoch, b.token_revision, b.boot_id)
+            OR b.ceiling_ms < w.ceiling_ms OR b.holder IS NULL;
     ELSE
-        -- Locks the cell's row, as every operation of a daemon has done before. A cell that was made anew goes on above.
-        UPDATE idgen.cell SET changes = greatest(changes, last.position) + 1 RETURNING changes, revision INTO logged;
-    END IF;
-    IF logged.changes IS NOT NULL THEN
+        SELECT array_agg(w.held ORDER BY key), array_agg(b.held ORDER BY key)
+          INTO befores, afters
+          FROM (SELECT r AS held, jsonb_build_array(r -> 'kind', r -> TG_ARGV[0]) AS key
+                  FROM (SELECT to_jsonb(was) AS r FROM was) s) w
+          FULL JOIN (SELECT r AS held, jsonb_build_array(r -> 'kind', r -> TG_ARGV[0]) AS key
+                       FROM (SELECT to_jsonb(became) AS r FROM became) s) b USING (key);
+    END CASE;
+    IF cardinality(afters) > 0 THEN
+        -- Once for all rows: each update of the cell's row in one transaction has to pass over those before it. Locks that
+        -- row, as every operation of a daemon has done before. A cell that was made anew goes on above.
+        UPDATE idgen.cell
+           SET changes = greatest(changes, (SELECT max(l.position) FROM idgen.lease_change l)) + cardinality(afters)
+        RETURNING changes - cardinality(afters) AS before, revision INTO logged;
         INSERT INTO idgen.lease_change (position, revision, at, tx, changed_by, of_table, before, after)
-        VALUES (logged.changes, logged.revision, clock_timestamp(), pg_current_xact_id(), session_user, TG_TABLE_NAME,
-                CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END, CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END);
+        SELECT logged.before + r.n, logged.revision, clock_timestamp(), pg_current_xact_id(), session_user, TG_TABLE_NAME,
+               r.before, r.after
+          FROM unnest(befores, afters) WITH ORDINALITY AS r(before, after, n)
+         WHERE logged.before IS NOT NULL
+         ORDER BY r.n;
     END IF;
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION idgen.store_changed() IS 'Trigger: writes down in idgen.lease_change what a row of the lease store was and is.';
+COMMENT ON FUNCTION idgen.store_changed() IS 'Trigger: writes down in idgen.lease_change what a row of the lease store, or each row of a statement, was and is.';
 REVOKE ALL ON FUNCTION idgen.store_changed() FROM PUBLIC;
 
 CREATE TRIGGER store_counts BEFORE INSERT OR UPDATE ON idgen.lease
@@ -78,24 +101,52 @@ FOR EACH ROW EXECUTE FUNCTION idgen.store_counts();
 COMMENT ON TRIGGER store_counts ON idgen.named_lease IS 'See idgen.store_counts().';
 ALTER TABLE idgen.named_lease ENABLE ALWAYS TRIGGER store_counts;
 
-CREATE TRIGGER store_changed AFTER INSERT OR DELETE ON idgen.lease
-FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
-COMMENT ON TRIGGER store_changed ON idgen.lease IS 'See idgen.store_changed().';
-ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_changed;
-CREATE TRIGGER store_changed_after AFTER UPDATE ON idgen.lease
-FOR EACH ROW
--- A renewal raises the ceiling and the expiry, and is counted only.
-WHEN ((NEW.kind, NEW.identity, NEW.generation, NEW.exact, NEW.holder, NEW.holder_name, NEW.token_epoch, NEW.token_revision, NEW.boot_id)
-      IS DISTINCT FROM
-      (OLD.kind, OLD.identity, OLD.generation, OLD.exact, OLD.holder, OLD.holder_name, OLD.token_epoch, OLD.token_revision, OLD.boot_id)
-   OR NEW.ceiling_ms < OLD.ceiling_ms OR NEW.holder IS NULL)
-EXECUTE FUNCTION idgen.store_changed();
-COMMENT ON TRIGGER store_changed_after ON idgen.lease IS 'See idgen.store_changed(). Not for renewals.';
-ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_changed_after;
-CREATE TRIGGER store_changed_count AFTER INSERT OR UPDATE OR DELETE ON idgen.lease
-FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed();
-COMMENT ON TRIGGER store_changed_count ON idgen.lease IS 'See idgen.store_changed(). The cell counts the rows of a statement when all are written down.';
-ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_changed_count;
+-- One statement may change every row of these.
+CREATE TRIGGER store_inserted AFTER INSERT ON idgen.lease
+REFERENCING NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_inserted ON idgen.lease IS 'See idgen.store_changed().';
+ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_inserted;
+CREATE TRIGGER store_updated AFTER UPDATE ON idgen.lease
+REFERENCING OLD TABLE AS was NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_updated ON idgen.lease IS 'See idgen.store_changed(). Not for renewals.';
+ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_updated;
+CREATE TRIGGER store_deleted AFTER DELETE ON idgen.lease
+REFERENCING OLD TABLE AS was
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_deleted ON idgen.lease IS 'See idgen.store_changed().';
+ALTER TABLE idgen.lease ENABLE ALWAYS TRIGGER store_deleted;
+CREATE TRIGGER store_inserted AFTER INSERT ON idgen.lease_order
+REFERENCING NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_inserted ON idgen.lease_order IS 'See idgen.store_changed().';
+ALTER TABLE idgen.lease_order ENABLE ALWAYS TRIGGER store_inserted;
+CREATE TRIGGER store_updated AFTER UPDATE ON idgen.lease_order
+REFERENCING OLD TABLE AS was NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_updated ON idgen.lease_order IS 'See idgen.store_changed().';
+ALTER TABLE idgen.lease_order ENABLE ALWAYS TRIGGER store_updated;
+CREATE TRIGGER store_deleted AFTER DELETE ON idgen.lease_order
+REFERENCING OLD TABLE AS was
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('identity');
+COMMENT ON TRIGGER store_deleted ON idgen.lease_order IS 'See idgen.store_changed().';
+ALTER TABLE idgen.lease_order ENABLE ALWAYS TRIGGER store_deleted;
+CREATE TRIGGER store_inserted AFTER INSERT ON idgen.shard_assignment
+REFERENCING NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('shard');
+COMMENT ON TRIGGER store_inserted ON idgen.shard_assignment IS 'See idgen.store_changed().';
+ALTER TABLE idgen.shard_assignment ENABLE ALWAYS TRIGGER store_inserted;
+CREATE TRIGGER store_updated AFTER UPDATE ON idgen.shard_assignment
+REFERENCING OLD TABLE AS was NEW TABLE AS became
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('shard');
+COMMENT ON TRIGGER store_updated ON idgen.shard_assignment IS 'See idgen.store_changed().';
+ALTER TABLE idgen.shard_assignment ENABLE ALWAYS TRIGGER store_updated;
+CREATE TRIGGER store_deleted AFTER DELETE ON idgen.shard_assignment
+REFERENCING OLD TABLE AS was
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_changed('shard');
+COMMENT ON TRIGGER store_deleted ON idgen.shard_assignment IS 'See idgen.store_changed().';
+ALTER TABLE idgen.shard_assignment ENABLE ALWAYS TRIGGER store_deleted;
 
 CREATE TRIGGER store_changed AFTER INSERT OR DELETE ON idgen.named_lease
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
@@ -124,18 +175,10 @@ CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.stripe
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed ON idgen.stripe IS 'See idgen.store_changed().';
 ALTER TABLE idgen.stripe ENABLE ALWAYS TRIGGER store_changed;
-CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.lease_order
-FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
-COMMENT ON TRIGGER store_changed ON idgen.lease_order IS 'See idgen.store_changed().';
-ALTER TABLE idgen.lease_order ENABLE ALWAYS TRIGGER store_changed;
 CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.request
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed ON idgen.request IS 'See idgen.store_changed().';
 ALTER TABLE idgen.request ENABLE ALWAYS TRIGGER store_changed;
-CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.shard_assignment
-FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
-COMMENT ON TRIGGER store_changed ON idgen.shard_assignment IS 'See idgen.store_changed().';
-ALTER TABLE idgen.shard_assignment ENABLE ALWAYS TRIGGER store_changed;
 CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.epoch
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed ON idgen.epoch IS 'See idgen.store_changed().';
