@@ -159,6 +159,16 @@ cluster_stop() {
     as_server_user "$PG_BIN/pg_ctl" -D "$1/data" -s -w -t 30 -m "${2:-fast}" stop
 }
 
+# in_scratch BASE COMMAND…: runs it with a temp dir below BASE that is empty of processes and files afterwards, even
+# when the command is cut off.
+in_scratch() (
+    scratch=$(mktemp -d "$1/pg_idgen-test.XXXXXX")
+    shift
+    chmod 755 "$scratch"
+    trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
+    TMPDIR=$scratch "$@"
+)
+
 # stop_leftovers DIR: ends the processes that run *inside* DIR, a directory that we made: whatever
 # they are, we started them.
 stop_leftovers() {

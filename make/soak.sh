@@ -20,13 +20,8 @@ MINUTES=${MINUTES:-10}
 [[ $MINUTES =~ ^[0-9]+(\.[0-9]+)?$ ]] || die -2 "MINUTES=$MINUTES is not a number"
 [ -z "${CHECK:-}" ] || [ -d "$CHECK" ] || die -2 "CHECK=$CHECK is not a directory"
 
-# Runs tests of the daemon in a directory that is empty of processes and files afterwards.
-in_scratch() {
-    scratch=$(mktemp -d "${TMPDIR:-/tmp}/pg_idgen-soak.XXXXXX")
-    chmod 755 "$scratch"
-    trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
-    TMPDIR=$scratch "$@"
-}
+# What is soaked keeps its files on the disk, as servers do.
+base=${TMPDIR:-/tmp}
 
 if [ "$SUITE" = outage ]; then
     seconds=${SECONDS_AWAY:-300}
@@ -34,7 +29,7 @@ if [ "$SUITE" = outage ]; then
     say "soak: SUITE=outage SECONDS_AWAY=$seconds"
     "$ROOT/make/etcd.sh"
     cargo test --quiet --locked -p idgen-daemon --test faults --no-run
-    in_scratch env IDGEN_OUTAGE_SECONDS="$seconds" \
+    in_scratch "$base" env IDGEN_OUTAGE_SECONDS="$seconds" \
         cargo test --quiet --locked -p idgen-daemon --test faults -- --nocapture outage::
     exit
 fi
@@ -44,7 +39,7 @@ if [ "$SUITE" = segments ]; then
     [[ $rounds =~ ^[0-9]+$ ]] || die -2 "ROUNDS=$rounds is not a number"
     say "soak: SUITE=segments SEED=$SEED ROUNDS=$rounds"
     cargo test --quiet --locked -p idgen-daemon --test soak --no-run
-    in_scratch env SOAK_SEED="$SEED" SOAK_ROUNDS="$rounds" \
+    in_scratch "$base" env SOAK_SEED="$SEED" SOAK_ROUNDS="$rounds" \
         cargo test --quiet --locked -p idgen-daemon --test soak -- --nocapture --exact tests::segments_through_crashes
     exit
 fi
@@ -54,5 +49,5 @@ if [ "$STORE" = etcd ]; then release=" ETCD=$ETCD"; fi
 say "soak: SUITE=$SUITE STORE=$STORE$release SEED=$SEED MINUTES=$MINUTES"
 if [ "$release" = ' ETCD=3.5' ]; then "$ROOT/make/etcd.sh"; fi
 cargo test --quiet --locked -p idgen-daemon --test soak --no-run
-in_scratch env SOAK_SEED="$SEED" SOAK_MINUTES="$MINUTES" SOAK_ETCD="$ETCD" SOAK_CHECK="${CHECK:+$(realpath "$CHECK")}" \
+in_scratch "$base" env SOAK_SEED="$SEED" SOAK_MINUTES="$MINUTES" SOAK_ETCD="$ETCD" SOAK_CHECK="${CHECK:+$(realpath "$CHECK")}" \
     cargo test --quiet --locked -p idgen-daemon --test soak -- --nocapture --exact "tests::leases_in_$STORE"

@@ -90,17 +90,13 @@ faults_tests() (
 # Fixed seeds; `make soak` takes others, and longer.
 soak_tests() { with_servers --test soak; }
 
-# with_servers CARGO_TARGET…: tests that start servers, in a temp dir that is empty of processes and
-# files afterwards even when a test run is cut off.
-with_servers() (
-    scratch=$(mktemp -d "$(tests_base)/pg_idgen-test.XXXXXX")
-    chmod 755 "$scratch"
-    trap 'stop_leftovers "$scratch"; rm -rf "$scratch"' EXIT
+# with_servers CARGO_TARGET…: tests that start servers.
+with_servers() {
     # Built first and apart, so that the limit is for running only.
-    cargo test --locked -p idgen-daemon "$@" --no-run || exit
-    TMPDIR=$scratch timeout --kill-after=20 "$SERVERS_LIMIT_S" \
+    cargo test --locked -p idgen-daemon "$@" --no-run || return
+    in_scratch "$(tests_base)" timeout --kill-after=20 "$SERVERS_LIMIT_S" \
         cargo test --locked -p idgen-daemon "$@" --no-fail-fast -- --test-threads="$SERVERS_THREADS"
-)
+}
 
 main() {
     local suites=("$@") name

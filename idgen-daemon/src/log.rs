@@ -27,23 +27,31 @@ pub fn init(config: &LogConfig) -> Result<()> {
 }
 
 /// What `work` logs on this thread.
+///
+/// One subscriber of the process for all tests: with one of each thread, a place that logs for the first time just as
+/// another thread sets or drops its own can be taken for one that nobody listens to.
 #[cfg(test)]
 pub(crate) fn logged(work: impl FnOnce()) -> String {
-    use std::sync::{Arc, Mutex};
-    #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Kept {
+    use std::cell::RefCell;
+    use std::sync::Once;
+    thread_local! {
+        static KEPT: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    }
+    struct OfThisThread;
+    impl std::io::Write for OfThisThread {
         fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(text)
+            KEPT.with_borrow_mut(|kept| kept.as_mut().map_or(Ok(text.len()), |kept| kept.write(text)))
         }
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
     }
-    let kept = Kept::default();
-    let writer = kept.clone();
-    let layer = fmt::layer().with_ansi(false).with_writer(move || writer.clone());
-    tracing::subscriber::with_default(registry().with(layer), work);
-    let text = kept.0.lock().unwrap().clone();
-    String::from_utf8(text).unwrap()
+    static SUBSCRIBER: Once = Once::new();
+    SUBSCRIBER.call_once(|| {
+        let layer = fmt::layer().with_ansi(false).with_writer(|| OfThisThread);
+        registry().with(layer).init();
+    });
+    KEPT.set(Some(Vec::new()));
+    work();
+    String::from_utf8(KEPT.take().unwrap()).unwrap()
 }

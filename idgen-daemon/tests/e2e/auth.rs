@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::kit::{
     Authority, CertDir, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
-    eventually_true, sql, users,
+    eventually_true, pace, sql, users,
 };
 
 const PASSWORD: &str = "correct horse battery staple";
@@ -67,11 +67,7 @@ impl Guarded {
     /// Minting ends with the lease that nobody renews since.
     fn wait_fenced(&self, fault: Instant) {
         eventually_true(PATIENCE, "minting ends", || self.open_workers() == 0);
-        let (took, ttl) = (fault.elapsed(), Duration::from_millis(SHORT_TTL_MS));
-        assert!(
-            took < ttl + SLACK,
-            "minting ended after {took:?}, the TTL is {ttl:?}"
-        );
+        pace::assert_within(fault, Duration::from_millis(SHORT_TTL_MS) + SLACK, "minting ends");
     }
 
     fn holders(&self) -> usize {

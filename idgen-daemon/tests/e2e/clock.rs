@@ -18,7 +18,7 @@ use crate::kit::http;
 use crate::kit::load::Report;
 use crate::kit::process::{Signal, signal_pid};
 use crate::kit::{
-    Daemon, FakeClock, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, sql,
+    Daemon, FakeClock, Load, PATIENCE, Server, ServerOptions, Store, eventually, eventually_true, pace, sql,
 };
 
 /// 2020-01-01 in Unix ms, and the bits below the time: the classic format.
@@ -184,11 +184,7 @@ fn assert_refused_at_once(client: &mut Client, in_detail: &str) {
     for call in CALLS {
         let asked = Instant::now();
         let refused = sql::refusal(client, call, "IG003");
-        assert!(
-            asked.elapsed() < AT_ONCE,
-            "{call}: refused after {:?}",
-            asked.elapsed()
-        );
+        pace::assert_within(asked, AT_ONCE, call);
         assert!(
             refused.detail().is_some_and(|detail| detail.contains(in_detail)),
             "{refused:?}"
@@ -437,7 +433,7 @@ fn assert_each_can_be_cancelled(server: &Server, setup: &str, statement: &str) {
         ));
         let end = ends.recv_timeout(PATIENCE).expect("a cancelled session ends");
         assert_eq!(end, (pid, "57014".to_owned()));
-        assert!(asked.elapsed() < AT_ONCE, "cancelled after {:?}", asked.elapsed());
+        pace::assert_within(asked, AT_ONCE, "cancelled");
     }
 }
 

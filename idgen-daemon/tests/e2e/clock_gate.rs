@@ -9,7 +9,7 @@ use crate::kit::daemon::idgenctl;
 use crate::kit::process::{Signal, signal_pid};
 use crate::kit::{
     Chrony, Daemon, DaemonOptions, Etcd, Load, LoadOptions, PATIENCE, Server, ServerOptions, Store,
-    TimeSource, eventually, eventually_true, sql,
+    TimeSource, eventually, eventually_true, pace, sql,
 };
 
 const AHEAD_MS: i64 = 2_000;
@@ -185,11 +185,7 @@ fn a_server_ahead_of_its_peers_in_the_embedded_store_takes_no_lease() {
             .try_connect()
             .is_ok_and(|mut client| client.query("SELECT idgen_snowflake()", &[]).is_ok())
     });
-    assert!(
-        crashed.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        crashed.elapsed()
-    );
+    pace::assert_within(crashed, Duration::from_secs(8), "ids after the crash");
     let _ = load.finish();
     let load = Load::run(&servers[1], &LoadOptions::sessions(2));
     load.wait_statements(20);

@@ -15,6 +15,9 @@ use crate::kit::{Daemon, Etcd, PATIENCE, Server, Store, eventually, eventually_t
 /// Short enough to wait for, long enough for several renewals on a busy machine.
 const SHORT_TTL_MS: u64 = 4_000;
 
+/// For idgenctl, which reads the daemon's file: an order that a busy etcd answers late is still one that it took.
+const PATIENT_REQUESTS: &str = "request_timeout_ms = 10000";
+
 /// The shard that moves, and one on each server that stays.
 const MOVES: i32 = 5;
 const STAYS: [i32; 2] = [1, 2];
@@ -27,6 +30,8 @@ fn options(servers: &[Server], store: &Store, n: usize) -> DaemonOptions {
 fn with_address(options: DaemonOptions, ids: &str, address: &str) -> DaemonOptions {
     let mut options = options.shards(ids);
     options.shards.push_str(&format!("address = \"{address}\"\n"));
+    // The longest there may be: a renewal that a busy machine holds up by seconds must not close those that stay.
+    options.shards.push_str("window_ms = 24000\n");
     options
 }
 
@@ -69,7 +74,7 @@ struct Minted {
     batches: Vec<(usize, Vec<i64>)>,
     /// Between the end of one batch and the end of the next on another server.
     pauses: Vec<Duration>,
-    refused: usize,
+    refused: Vec<String>,
 }
 
 impl Minter {
@@ -114,7 +119,7 @@ fn mint(clients: &mut [Client], shard: i32, stop: &AtomicBool) -> Minted {
                     matches!(code.as_deref(), Some("IG014" | "IG001" | "IG002")),
                     "{error}"
                 );
-                minted.refused += 1;
+                minted.refused.extend(code);
                 at = (at + 1) % clients.len();
                 thread::sleep(Duration::from_millis(1));
             }
@@ -171,6 +176,9 @@ fn a_shard_moved_100_times(servers: &[Server], store: &Store, name: &str) {
     let first = with_address(options(servers, store, 0), "1, 5", "host-0").start();
     let second = with_address(options(servers, store, 1), "2", "host-1").start();
     let mut clients: Vec<Client> = servers.iter().map(Server::connect).collect();
+    for (client, shards) in clients.iter_mut().zip([vec![1, MOVES], vec![2]]) {
+        eventually_true(PATIENCE, "each has its own", || open_shards(client) == shards);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let commits = commits(&servers[0], &stop);
     let moving: Vec<Minter> = (0..2).map(|_| Minter::start(servers, MOVES)).collect();
@@ -197,9 +205,10 @@ fn a_shard_moved_100_times(servers: &[Server], store: &Store, name: &str) {
     let moving: Vec<Minted> = moving.into_iter().map(Minter::end).collect();
     for (shard, minter) in STAYS.iter().zip(staying) {
         let minted = minter.end();
-        assert_eq!(
-            minted.refused, 0,
-            "shard {shard} stays: no call of it is refused, and none waits"
+        assert!(
+            minted.refused.is_empty(),
+            "shard {shard} stays: no call of it is refused, and none waits: {:?}",
+            minted.refused
         );
     }
     check_ids(servers, &moving);
@@ -519,7 +528,12 @@ fn orders_that_follow_each_other_faster_than_they_are_done_end_where_the_last_on
     let daemons: Vec<Daemon> = ["1, 5", "2"]
         .iter()
         .enumerate()
-        .map(|(n, ids)| options(&servers, &store, n).shards(ids).start())
+        .map(|(n, ids)| {
+            options(&servers, &store, n)
+                .store_more(PATIENT_REQUESTS)
+                .shards(ids)
+                .start()
+        })
         .collect();
     let minter = Minter::start(&servers, MOVES);
     for round in 0..20 {

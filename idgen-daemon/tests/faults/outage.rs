@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::kit::load::Report;
 use crate::kit::unique::UniquenessRecorder;
-use crate::kit::{Load, LoadOptions, PATIENCE, Release, eventually_true};
+use crate::kit::{Load, LoadOptions, PATIENCE, Release, eventually_true, pace};
 use crate::scene::{Scene, Stage, load_options};
 
 /// Seconds of an outage at full length; set by make soak.
@@ -104,12 +104,8 @@ fn outage(release: Release, outage: &Outage) {
     }
     let renewed = healed.elapsed();
     load.wait_statements(5);
-    let shards_back = healed.elapsed();
     let limit = outage.shard_ttl * 2 + Duration::from_secs(2);
-    assert!(
-        shards_back <= limit,
-        "shards are back after {shards_back:?}, {limit:?} at most"
-    );
+    let shards_back = pace::assert_within(healed, limit, "shards are back");
     let after: Vec<i64> = scene.sides.iter().map(crate::scene::Side::worker_token).collect();
     assert_eq!(after, tokens, "the workers' tokens are those of before");
     scene.recover();

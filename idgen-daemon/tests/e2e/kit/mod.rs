@@ -9,6 +9,7 @@ pub mod fault;
 pub mod fleet;
 pub mod http;
 pub mod load;
+pub mod pace;
 pub mod page;
 pub mod pki;
 pub mod ports;

@@ -14,10 +14,12 @@ use postgres::{Client, Config, NoTls};
 use super::ports::free_ports;
 use super::process::{Process, ServerAccount, Signal, pids_in, print_tail, signal_pid};
 use super::wait::within;
-use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true};
+use super::{FakeClock, PATIENCE, Scratch, eventually, eventually_true, pace, sql};
 
 const DEBIAN_PG_CONFIG: &str = "/usr/lib/postgresql/15/bin/pg_config";
 const PORT: u16 = 5432;
+/// A refill worker that gets no processor on a busy machine is no fault: tests of the wait itself set their own.
+const PATIENT_SEGMENTS: &str = "idgen.segment_wait_ms = 30s";
 /// After this an immediate shutdown has failed and the processes are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
@@ -103,6 +105,7 @@ impl Server {
             scratch,
             _template: template,
         };
+        pace::observe();
         server.set("listen_addresses", "");
         server.set_socket_dir();
         if options.tcp {
@@ -113,6 +116,9 @@ impl Server {
         }
         server.set("shared_buffers", "32MB");
         server.set_preload(options.preload);
+        if options.preload {
+            server.append(PATIENT_SEGMENTS);
+        }
         for setting in &options.settings {
             server.append(setting);
         }
@@ -198,6 +204,9 @@ impl Server {
 
     /// Makes this server, which is stopped, a standby of `origin` that has parted from it: pg_rewind.
     pub fn rewind(&self, origin: &Server) {
+        // Until the checkpoint after its promotion the origin's control file shows the old timeline, and pg_rewind before 16
+        // goes by it: nothing would be rewound, and the standby would wait forever.
+        sql::run(&mut origin.connect(), "CHECKPOINT");
         let source = format!(
             "host={} port={} user=postgres dbname=postgres",
             origin.socket_dir().display(),

@@ -15,7 +15,7 @@ use crate::kit::{
 
 /// Of the lease of an authority; its deadline is 80 % of it.
 const TTL_MS: u64 = 5_000;
-/// `idgen.segment_wait_ms` is this by default: no call waits longer.
+/// `idgen.segment_wait_ms` is this by default: no call waits longer on a machine that is not late.
 pub const DEADLINE: Duration = Duration::from_millis(2_000);
 /// The smallest stripe, so that a test comes over many of them.
 pub const SIZE: &str = "10000";
