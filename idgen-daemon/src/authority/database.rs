@@ -145,7 +145,9 @@ impl<S: StripeStore, O: Open> DatabaseKeeper<S, O> {
     }
 
     async fn take_session(&mut self) -> Result<Option<O::Database>> {
-        if let Some(session) = self.session.take() {
+        if let Some(mut session) = self.session.take()
+            && session.is_usable()
+        {
             return Ok(Some(session));
         }
         let session = self.open.open(&self.config.database).await?;

@@ -46,6 +46,9 @@ pub trait Open: Clone + Send + Sync + 'static {
 
 /// A session with one database. `Retry` errors end the session and can be waited out.
 pub trait Database: Send + Sync + 'static {
+    /// False once the connection has ended, or was made with certificates that others have replaced since.
+    fn is_usable(&mut self) -> bool;
+
     /// Is the extension in it? Without it nothing else may be asked.
     fn has_extension(&self) -> impl Future<Output = Result<bool>> + Send;
 
@@ -113,6 +116,10 @@ async fn open(url: &PostgresUrl, limit: Duration) -> std::result::Result<Session
 }
 
 impl Database for Session {
+    fn is_usable(&mut self) -> bool {
+        Self::is_usable(self)
+    }
+
     async fn has_extension(&self) -> Result<bool> {
         let found = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_idgen')";
         column(&self.row(found, &[]).await.map_err(retry)?, 0)

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -149,7 +150,11 @@ pub struct Session {
     limit: Duration,
     certificates: Option<tls::Watch<TlsFiles>>,
     notifications: mpsc::Receiver<String>,
+    files_at: Instant,
 }
+
+/// Between two looks at the certificates of a session that nobody uses.
+const FILES_PERIOD: Duration = Duration::from_secs(2);
 
 /// Notifications that may wait for whoever listens. More than that are lost, so whoever listens looks now and then.
 const NOTIFICATIONS_MAX: usize = 256;
@@ -210,6 +215,7 @@ impl Session {
             limit: limit + limit / 4,
             certificates,
             notifications,
+            files_at: Instant::now() + FILES_PERIOD,
         };
         session.batch(&pinned_settings(limit)).await?;
         Ok(session)
@@ -260,9 +266,25 @@ impl Session {
         let _ = (&mut self.driver).await;
     }
 
-    /// The payload of the next notification of a channel that is listened to; `None`: the connection has ended.
+    /// The same for whoever has not used it for a while, and asks often: the files are looked at now and then.
+    pub fn is_usable_still(&mut self) -> bool {
+        if Instant::now() < self.files_at {
+            return true;
+        }
+        self.files_at = Instant::now() + FILES_PERIOD;
+        self.is_usable()
+    }
+
+    /// The payload of the next notification of a channel that is listened to; `None`: the session is of no use any more.
+    /// Nothing is lost where it is given up waiting.
     pub async fn notified(&mut self) -> Option<String> {
-        self.notifications.recv().await
+        while self.is_usable_still() {
+            tokio::select! {
+                told = self.notifications.recv() => return told,
+                () = tokio::time::sleep_until(self.files_at) => {}
+            }
+        }
+        None
     }
 
     async fn limited<T>(

@@ -6,6 +6,7 @@ use crate::kit::{
     Authority, CertDir, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Scratch, Server, Store,
     eventually_true, pace, sql, users,
 };
+use crate::tls::{CLOCK, ON_ETCD};
 
 const PASSWORD: &str = "correct horse battery staple";
 /// Longer than what must not be noticed takes on a busy machine.
@@ -115,6 +116,29 @@ fn a_wrong_password_gives_no_lease_and_the_right_one_is_taken_up_without_a_resta
     users::write_password(&guarded.files, PASSWORD);
     daemon.wait_ready();
     guarded.mints();
+    daemon.terminate();
+}
+
+/// Whoever only listens takes it up as well.
+#[test]
+fn a_password_that_is_exchanged_is_taken_up_by_everybody() {
+    let guarded = Guarded::new(EtcdOptions::default());
+    guarded.switch_on();
+    let options = guarded.daemon().ttl_ms(LONG_TTL_MS).shards("1").clock(CLOCK);
+    let mut daemon = options.start();
+    let load = Load::start(&guarded.server, 2);
+    load.wait_statements(20);
+    daemon.wait_connections(&guarded.etcd, ON_ETCD);
+    daemon.wait_reconnected(&guarded.etcd, "the new password is taken up", || {
+        guarded.as_root(&["user", "delete", "idgend"]);
+        guarded.as_root(&["user", "add", "idgend:something else"]);
+        guarded.as_root(&["user", "grant-role", "idgend", "idgend"]);
+        users::write_password(&guarded.files, "something else");
+    });
+    daemon.wait_renewals(3);
+    let report = load.finish();
+    report.assert_no_refusal();
+    report.assert_unique(400);
     daemon.terminate();
 }
 

@@ -1,6 +1,7 @@
 //! TLS to etcd and to Postgres: only to the right server, only with the right files, never in plain text instead; and
 //! other files are taken up without a restart.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
@@ -9,12 +10,14 @@ use crate::kit::daemon::{answer, idgenctl};
 use crate::kit::page;
 use crate::kit::pki::Leaf;
 use crate::kit::{
-    Authority, CertDir, Daemon, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions,
-    Store, eventually_true, sql,
+    Authority, CertDir, DaemonOptions, Etcd, EtcdOptions, Load, PATIENCE, Server, ServerOptions, Store,
+    eventually, eventually_true, sql,
 };
 
 const SHORT_TTL_MS: u64 = 9_000;
 const SHORT_PERIOD: &str = "period_ms = 500";
+/// The clocks of peers are listened for, and no machine that runs tests is refused for its own.
+pub const CLOCK: &str = "check = \"warn\"";
 
 /// An etcd that wants certificates, a server, and a daemon that has them.
 struct Secured {
@@ -232,7 +235,12 @@ fn files_that_cannot_be_used_are_refused_at_the_start_with_exit_code_2() {
     check("client.key has no private key in PEM form");
 }
 
-/// The authority, the certificate of the server and that of the client, one after the other, as people do it.
+/// Those that hold a connection to etcd: the keepers of workers and of shards, and who listens for the clocks of peers, orders
+/// of operators, shards that move, and the log; with the lease of the trail.
+pub const ON_ETCD: usize = 7;
+
+/// The authority, the certificate of the server and that of the client, one after the other, as people do it. Whoever only
+/// listens takes them up as well.
 #[test]
 fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
@@ -246,28 +254,26 @@ fn all_certificates_of_an_etcd_are_exchanged_under_load_without_a_restart() {
         .store_more(&certs.store_lines())
         .workers_more(SHORT_PERIOD)
         .ttl_ms(SHORT_TTL_MS)
+        .shards("1")
+        .clock(CLOCK)
         .start();
     let load = Load::start(&server, 2);
     load.wait_statements(20);
 
-    let connected = "connected with the new ones";
-    let times = |daemon: &Daemon, text: &str| daemon.log().matches(text).count();
-    certs.put_ca(&[&old, &new]);
-    eventually_true(PATIENCE, "the new authority is taken up", || {
-        times(&daemon, connected) == 1
+    daemon.wait_connections(&etcd, ON_ETCD);
+    daemon.wait_reconnected(&etcd, "the new authority is taken up", || {
+        certs.put_ca(&[&old, &new]);
     });
     certs.put("server", &new.server());
-    let client = new.client("idgend");
-    certs.write("client.pem", &client.cert);
-    daemon.wait_log(&["WARN", "do not fit together", "go on with what was there before"]);
-    certs.write("client.key", &client.key);
-    eventually_true(PATIENCE, "the new certificate is taken up", || {
-        times(&daemon, connected) == 2
+    daemon.wait_reconnected(&etcd, "the new certificate is taken up", || {
+        let client = new.client("idgend");
+        certs.write("client.pem", &client.cert);
+        daemon.wait_log(&["WARN", "do not fit together", "go on with what was there before"]);
+        certs.write("client.key", &client.key);
     });
     certs.put("admin", &new.client("root"));
-    certs.put_ca(&[&new]);
-    eventually_true(PATIENCE, "the old authority is forgotten", || {
-        times(&daemon, connected) == 3
+    daemon.wait_reconnected(&etcd, "the old authority is forgotten", || {
+        certs.put_ca(&[&new]);
     });
     // From here on it trusts the new authority alone, so nothing of the old one is in use any more.
     certs.put_server_ca(&[&new]);
@@ -318,34 +324,64 @@ fn secured_server(certs: &CertDir, own_identity: bool) -> Server {
     })
 }
 
+/// What the daemon's sessions are called that are always there. Whoever only listens is among them.
+const SESSIONS: [&str; 7] = [
+    "idgend",
+    "idgend beacons",
+    "idgend events",
+    "idgend orders",
+    "idgend shard map",
+    "idgend shards",
+    "idgend store",
+];
+
 #[test]
 fn a_server_and_a_store_with_tls_are_reached_with_verify_full_and_a_certificate() {
     let authority = Authority::new("the right one");
     let certs = CertDir::of(&authority);
-    let server = secured_server(&certs, false);
-    let url = server.tcp_url("127.0.0.1", &certs.url_parameters());
-    let mut options = DaemonOptions::new(&server).workers_more(SHORT_PERIOD);
-    options.postgres_url = url;
+    let servers = [secured_server(&certs, true), secured_server(&certs, false)];
+    let [store, server] = &servers;
+    let url = |server: &Server| server.tcp_url("127.0.0.1", &certs.url_parameters());
+    let options = DaemonOptions::new(server).store(Store::Postgres(url(store)));
+    let mut options = options.workers_more(SHORT_PERIOD).clock(CLOCK).shards("1");
+    options.postgres_url = url(server);
     let mut daemon = options.start();
-    mints(&server);
-    let mut client = server.connect();
-    let plain: i64 = sql::value(
-        &mut client,
-        "SELECT count(*) FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s USING (pid)
-          WHERE a.usename = 'idgend' AND (s.ssl IS NOT TRUE OR s.client_dn <> '/CN=idgend')",
-    );
-    assert_eq!(plain, 0);
-    let serials = "SELECT array_agg(DISTINCT client_serial::text)
-                     FROM pg_stat_activity a JOIN pg_stat_ssl s USING (pid) WHERE a.usename = 'idgend'";
-    let old: Vec<String> = sql::value(&mut client, serials);
-    assert_eq!(old.len(), 1, "{old:?}");
+    mints(server);
+    let load = Load::start(server, 2);
 
-    let load = Load::start(&server, 2);
+    let mut clients = servers.each_ref().map(Server::connect);
+    let mut sessions = || -> Vec<(String, bool, Option<String>)> {
+        let asked = "SELECT a.application_name, coalesce(s.ssl AND s.client_dn = '/CN=idgend', false), s.client_serial::text
+                       FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s USING (pid) WHERE a.usename = 'idgend'";
+        let rows = clients
+            .iter_mut()
+            .flat_map(|client| client.query(asked, &[]).expect("sessions"));
+        rows.map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+    };
+    let are_all = |sessions: &[(String, bool, Option<String>)]| {
+        let names: BTreeSet<&str> = sessions.iter().map(|(name, ..)| name.as_str()).collect();
+        SESSIONS.iter().all(|name| names.contains(name))
+    };
+    let serials = |sessions: &[(String, bool, Option<String>)]| -> BTreeSet<Option<String>> {
+        sessions.iter().map(|(.., serial)| serial.clone()).collect()
+    };
+    let before = eventually(PATIENCE, "everybody has a session", || {
+        Some(sessions()).filter(|sessions| are_all(sessions))
+    });
+    assert!(before.iter().all(|(_, encrypted, _)| *encrypted), "{before:?}");
+    let old = serials(&before);
+    assert_eq!(old.len(), 1, "{before:?}");
+
     load.wait_statements(20);
+    // Whoever writes the trail has nothing to do from here on.
+    eventually_true(PATIENCE, "the trail is written", || {
+        let written = "SELECT (SELECT max(cursor) FROM idgen.lease_trail) = (SELECT max(position) FROM idgen.lease_change)";
+        sql::value::<Option<bool>>(&mut store.connect(), written) == Some(true)
+    });
     certs.put("client", &authority.client("idgend"));
     eventually_true(PATIENCE, "all sessions have the new certificate", || {
-        let now: Option<Vec<String>> = sql::value(&mut client, serials);
-        now.is_some_and(|now| now.len() == 1 && now != old)
+        let now = sessions();
+        are_all(&now) && serials(&now).is_disjoint(&old)
     });
     daemon.wait_renewals(2);
     let report = load.finish();

@@ -37,6 +37,9 @@ struct Memory {
     unserved: bool,
     /// Of several masters.
     cut: Option<Stripes>,
+    /// Sessions that were opened, and whether the last one is of no use any more.
+    opened: usize,
+    outdated: bool,
 }
 
 #[derive(Clone)]
@@ -93,6 +96,9 @@ impl Open for Server {
     type Database = Self;
 
     async fn open(&self, _: &str) -> Result<Self> {
+        let mut memory = self.memory();
+        memory.opened += 1;
+        memory.outdated = false;
         Ok(self.clone())
     }
 
@@ -102,6 +108,10 @@ impl Open for Server {
 }
 
 impl Database for Server {
+    fn is_usable(&mut self) -> bool {
+        !self.memory().outdated
+    }
+
     async fn has_extension(&self) -> Result<bool> {
         Ok(true)
     }
@@ -276,6 +286,18 @@ async fn a_server_grants_under_its_lease_up_to_ceilings_and_stops_at_the_deadlin
     daemon.visit().await.expect("visit");
     assert_eq!(daemon.standing, Standing::Held, "it takes a new lease");
     assert!(world.grant_all(&server) > 0);
+}
+
+#[tokio::test]
+async fn a_session_of_certificates_that_were_replaced_is_not_used_again() {
+    let mut world = World::new();
+    let server = world.server(1).await;
+    let mut daemon = world.daemon(1, &server);
+    for (outdated, opened) in [(false, 1), (false, 1), (true, 2), (false, 2)] {
+        server.memory().outdated = outdated;
+        daemon.visit().await.expect("visit");
+        assert_eq!(server.memory().opened, opened);
+    }
 }
 
 #[tokio::test]

@@ -253,6 +253,7 @@ where
             if idle || !trail.pending.0.is_empty() {
                 self.flush(&mut trail, token).await?;
             }
+            self.sink.let_go();
             if pruned.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
                 self.sink.prune(trail.cell, self.config.keep_days).await?;
                 self.log.prune().await?;

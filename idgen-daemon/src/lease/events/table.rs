@@ -185,6 +185,13 @@ impl TableSink {
         })
     }
 
+    /// Closes a session that is of no use any more, where nobody has asked for it for a while.
+    pub fn let_go(&mut self) {
+        if !self.session.as_mut().is_some_and(Session::is_usable_still) {
+            self.session = None;
+        }
+    }
+
     /// Where the trail of a cell ends; `None`: there is none.
     pub async fn end(&mut self, cell: CellId) -> Result<Option<TrailEnd>> {
         let session = self.take_session().await?;

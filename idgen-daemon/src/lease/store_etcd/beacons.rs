@@ -7,6 +7,7 @@
 use super::super::beacons::{Beacon, Heard, Shown};
 use super::super::store::{StoreError, StoreErrorKind};
 use super::link::{Effect, EtcdSecurity, Link};
+use super::listen::Listening;
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{BootId, Class, InstanceId};
@@ -92,9 +93,8 @@ impl EtcdBeacons {
             tokio::select! {
                 () = stop.cancelled() => return,
                 ended = self.hear(&mut link, &shown, &heard) => {
-                    if let Err(error) = ended {
-                        tracing::debug!("listening for the clocks of peers: {error}");
-                    }
+                    let Err(error) = ended else { continue };
+                    tracing::debug!("listening for the clocks of peers: {error}");
                     link.rotate();
                 }
             }
@@ -105,10 +105,10 @@ impl EtcdBeacons {
         }
     }
 
-    /// Looks who is there, and hears them from then on.
+    /// Looks who is there, and hears them from then on, as long as the connection is the one to listen by.
     async fn hear(&self, link: &mut Link, shown: &Shown, heard: &Heard) -> Result<()> {
         let client = link.client().await?;
-        let (mut kv, mut watch) = (client.kv_client(), client.watch_client());
+        let (mut kv, watch) = (client.kv_client(), client.watch_client());
         let folder = folder(&self.prefix);
         let asked = Instant::now();
         let all = kv.get(folder.clone(), Some(GetOptions::new().with_prefix()));
@@ -122,24 +122,13 @@ impl EtcdBeacons {
         let options = WatchOptions::new()
             .with_prefix()
             .with_start_revision(revision + 1);
-        let mut events = link
-            .request(Effect::None, watch.watch(folder, Some(options)))
-            .await?;
+        let mut listening = Listening::begin(link, watch, folder, options).await?;
         heard.looked(Instant::now(), present);
         loop {
-            let message = tokio::time::timeout(SILENCE_MAX, events.message()).await;
-            let broken = |why: String| StoreError::new(StoreErrorKind::Unreachable, why);
-            let response = match message {
-                Ok(Ok(Some(response))) if !response.canceled() => response,
-                Ok(Ok(other)) => {
-                    let why = other.map(|response| response.cancel_reason().to_owned());
-                    return Err(broken(format!(
-                        "the watch has ended: {}",
-                        why.unwrap_or_default()
-                    )));
-                }
-                Ok(Err(error)) => return Err(broken(error.to_string())),
-                Err(_) => return Err(broken("the watch is silent".to_owned())),
+            let message = tokio::time::timeout(SILENCE_MAX, listening.next(link)).await;
+            let silent = |_| StoreError::new(StoreErrorKind::Unreachable, "the watch is silent");
+            let Some(response) = message.map_err(silent)?? else {
+                return Ok(());
             };
             let now = Instant::now();
             for event in response.events() {

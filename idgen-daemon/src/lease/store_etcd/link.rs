@@ -116,6 +116,8 @@ pub(super) struct Link {
     client: Option<Client>,
     /// What the client was made with.
     made_with: Option<Watch<EtcdSecurity>>,
+    /// How many were made.
+    connection: u64,
 }
 
 impl Link {
@@ -134,7 +136,13 @@ impl Link {
             endpoint: 0,
             client: None,
             made_with: None,
+            connection: 0,
         }
+    }
+
+    /// Tells one connection from the next: whoever listens on an older one has been left behind.
+    pub(super) fn connection(&self) -> u64 {
+        self.connection
     }
 
     /// A client that works, or did at its last request.
@@ -157,7 +165,7 @@ impl Link {
                 }
             }
         } else if let Err(error) = self.connect().await {
-            self.rotate();
+            self.next_member();
             return Err(error);
         }
         let connected = self.client.clone();
@@ -177,10 +185,15 @@ impl Link {
         answer
     }
 
-    /// Leaves this connection; the next one is to the next member.
+    /// Leaves this connection, if it was not left already; the next one is to the next member.
     pub(super) fn rotate(&mut self) {
-        self.client = None;
-        self.made_with = None;
+        if self.client.take().is_some() {
+            self.made_with = None;
+            self.next_member();
+        }
+    }
+
+    fn next_member(&mut self) {
         self.endpoint = (self.endpoint + 1) % self.endpoints.len().max(1);
     }
 
@@ -232,6 +245,7 @@ impl Link {
             Err(error) => return Err(self.diagnosed(error, &credentials).await),
         }
         self.made_with = Some(Watch::new(self.security.clone(), credentials));
+        self.connection += 1;
         Ok(())
     }
 
@@ -375,4 +389,23 @@ fn hint(code: i32, message: &str) -> Option<&'static str> {
         .into_iter()
         .find(|(of, text, _)| *of == code && message.contains(text))
         .map(|(_, _, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever listens leaves a connection after every error, whether there is one or not.
+    #[tokio::test]
+    async fn a_member_that_cannot_be_reached_is_left_once_for_the_next_one() {
+        let nobody = ["http://127.0.0.1:1", "http://127.0.0.1:2"].map(str::to_owned);
+        let (security, limit) = (EtcdSecurity::default(), Duration::from_secs(10));
+        let mut link = Link::new(nobody.to_vec(), security, limit, "cell".to_owned());
+        for next in [&nobody[1], &nobody[0], &nobody[1]] {
+            assert!(link.client().await.is_err());
+            link.rotate();
+            assert_eq!(link.address(), next);
+        }
+        assert_eq!(link.connection(), 0);
+    }
 }

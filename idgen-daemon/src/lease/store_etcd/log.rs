@@ -8,11 +8,12 @@ use super::super::events::{EventLog, Next, Present, key_places, value_of};
 use super::super::store::{StoreError, StoreErrorKind};
 use super::super::store_named::no_cell;
 use super::link::{Effect, Link};
+use super::listen::Listening;
 use super::look::header_of;
 use super::value::{CellValue, identity_of, unsigned, value};
 use super::{EtcdConfig, Result};
 use etcd_client::{
-    Event, EventType, GetOptions, KeyValue, SortOrder, SortTarget, WatchOptions, WatchResponse, WatchStream,
+    Event, EventType, GetOptions, KeyValue, SortOrder, SortTarget, WatchOptions, WatchResponse,
 };
 use idgen_core::lease::Class;
 use idgen_core::lease::events::{Before, Commit, KeyChange, Log, Place, Seen, When};
@@ -32,7 +33,7 @@ pub(crate) struct EtcdLog {
     link: Link,
     /// Without a slash at its end.
     prefix: String,
-    watch: Option<WatchStream>,
+    watch: Option<Listening>,
     /// Everything up to here was handed on.
     cursor: i64,
     /// Of the watch.
@@ -82,12 +83,8 @@ impl EtcdLog {
             .with_prev_key()
             .with_start_revision(self.cursor + 1);
         let client = self.link.client().await?;
-        let mut watch = client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let opened = self
-            .link
-            .request(Effect::None, watch.watch(folder, Some(options)))
-            .await?;
-        self.watch = Some(opened);
+        let watch = client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX);
+        self.watch = Some(Listening::begin(&mut self.link, watch, folder, options).await?);
         Ok(())
     }
 
@@ -309,17 +306,17 @@ impl EventLog for EtcdLog {
         let Some(watch) = &mut self.watch else {
             return Ok(Next::Nothing);
         };
-        let message = tokio::time::timeout(within, watch.message()).await;
-        let broken = match message {
+        match tokio::time::timeout(within, watch.next_or_gap(&mut self.link)).await {
             Err(_) => return Ok(Next::Nothing),
             Ok(Ok(Some(answer))) => return self.read(&answer),
-            Ok(Ok(None)) => "the watch has ended".to_owned(),
-            Ok(Err(error)) => error.to_string(),
-        };
-        // The next one is of the next member.
-        tracing::debug!("lease events: {broken}; watching anew");
+            // By another connection already.
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => {
+                tracing::debug!("lease events: {error}; watching anew");
+                self.link.rotate();
+            }
+        }
         self.watch = None;
-        self.link.rotate();
         Ok(Next::Nothing)
     }
 

@@ -26,6 +26,7 @@ mod beacons;
 pub mod fuzzing;
 mod leases;
 mod link;
+mod listen;
 mod log;
 mod look;
 mod named;

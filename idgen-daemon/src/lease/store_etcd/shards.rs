@@ -4,15 +4,13 @@
 //! One watch over both tells of every change, in the order of the store. A server hears what it has shown itself the same
 //! way, and so knows that its watch is alive and up to then.
 
-use super::super::store::{StoreError, StoreErrorKind};
 use super::super::store_shards::{AssignmentStore, Reassignment, ShardFeed, ShardLook};
 use super::link::{Effect, EtcdSecurity, Link};
+use super::listen::Listening;
 use super::named::{below, is_as_seen};
 use super::value::{unsigned, value};
 use super::{EtcdStore, Result, encode, not_as_expected};
-use etcd_client::{
-    Event, EventType, GetOptions, KeyValue, PutOptions, Txn, TxnOp, WatchOptions, WatchStream,
-};
+use etcd_client::{Event, EventType, GetOptions, KeyValue, PutOptions, Txn, TxnOp, WatchOptions};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{
     Assigned, Assignment, BootId, Epoch, Holding, Identity, InstanceId, Presence, Revision, Token,
@@ -165,7 +163,7 @@ pub struct EtcdShards {
     prefix: String,
     link: Link,
     /// `None`: the next look begins one.
-    watch: Option<WatchStream>,
+    watch: Option<Listening>,
     assigned: Assigned,
     revision: Revision,
     known_at: Instant,
@@ -194,7 +192,7 @@ impl EtcdShards {
     /// Looks at everything, and watches from there.
     async fn begin(&mut self) -> Result<()> {
         let client = self.link.client().await?;
-        let (mut kv, mut watch) = (client.kv_client(), client.watch_client());
+        let (mut kv, watch) = (client.kv_client(), client.watch_client());
         let folder = folder(&self.prefix);
         let asked = Instant::now();
         let all = kv.get(folder.clone(), Some(GetOptions::new().with_prefix()));
@@ -203,16 +201,13 @@ impl EtcdShards {
         let options = WatchOptions::new()
             .with_prefix()
             .with_start_revision(revision + 1);
-        let events = self
-            .link
-            .request(Effect::None, watch.watch(folder, Some(options)))
-            .await?;
+        let listening = Listening::begin(&mut self.link, watch, folder, options).await?;
         self.assigned = Assigned::default();
         for pair in answer.kvs() {
             self.note(pair);
         }
         (self.revision, self.known_at) = (unsigned(revision), asked);
-        self.watch = Some(events);
+        self.watch = Some(listening);
         Ok(())
     }
 
@@ -292,24 +287,24 @@ impl ShardFeed for EtcdShards {
         let Some(watch) = &mut self.watch else {
             return Ok(());
         };
-        let broken = |why: String| StoreError::new(StoreErrorKind::Unreachable, why);
-        let ended = match watch.message().await {
-            Ok(Some(response)) if !response.canceled() => {
-                for event in response.events() {
-                    self.follow(event);
-                }
-                let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
-                self.revision = self.revision.max(unsigned(revision));
+        let response = match watch.next(&mut self.link).await {
+            Ok(Some(response)) => response,
+            Ok(None) => {
+                // The next look begins one by the new connection.
+                self.watch = None;
                 return Ok(());
             }
-            Ok(other) => {
-                let why = other.map(|response| response.cancel_reason().to_owned());
-                broken(format!("the watch has ended: {}", why.unwrap_or_default()))
+            Err(error) => {
+                self.start_over();
+                return Err(error);
             }
-            Err(error) => broken(error.to_string()),
         };
-        self.start_over();
-        Err(ended)
+        for event in response.events() {
+            self.follow(event);
+        }
+        let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
+        self.revision = self.revision.max(unsigned(revision));
+        Ok(())
     }
 
     async fn show(&mut self, presence: &Presence, ttl_ms: u64, _news: bool) -> Result<()> {

@@ -204,7 +204,8 @@ impl PostgresOrders {
                 listeners.tell(order.class, order.identity, order.token).await;
             }
             while let Ok(heard) = tokio::time::timeout(PERIOD, session.notified()).await {
-                let ended = || StoreError::new(StoreErrorKind::Unreachable, "the connection has ended");
+                let ended =
+                    || StoreError::new(StoreErrorKind::Unreachable, "the session is of no use any more");
                 if let Some((class, identity, token)) = hear(&heard.ok_or_else(ended)?) {
                     listeners.tell(class, identity, token).await;
                 }

@@ -170,7 +170,7 @@ impl PostgresShards {
         }
         let session = Session::open(
             &self.url,
-            "idgen shards",
+            "idgend shards",
             self.connect_timeout,
             self.request_timeout,
         )
@@ -235,9 +235,9 @@ impl ShardFeed for PostgresShards {
         };
         tokio::select! {
             told = session.notified() => {
+                // The next look opens another one.
                 if told.is_none() {
                     self.session = None;
-                    return Err(StoreError::new(StoreErrorKind::Unreachable, "the connection has ended"));
                 }
             }
             () = tokio::time::sleep_until(self.look_at) => {}

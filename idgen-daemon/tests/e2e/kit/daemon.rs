@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use super::process::{Process, Signal};
+use super::process::{Process, Signal, connections};
 use super::{Etcd, EtcdCluster, PATIENCE, Proxy, Scratch, Server, eventually, eventually_true, http};
 
 pub const IDGEND: &str = env!("CARGO_BIN_EXE_idgend");
@@ -240,6 +240,24 @@ impl Daemon {
 
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// Until this many connections to an etcd are open, at the least.
+    pub fn wait_connections(&self, etcd: &Etcd, count: usize) {
+        eventually_true(PATIENCE, "everybody has a connection to etcd", || {
+            connections(self.pid(), etcd.addr()).len() >= count
+        });
+    }
+
+    /// Does something; until nothing is left of the connections to an etcd that the daemon had before, and there are as
+    /// many others.
+    pub fn wait_reconnected(&self, etcd: &Etcd, what: &str, change: impl FnOnce()) {
+        let before = connections(self.pid(), etcd.addr());
+        change();
+        eventually_true(PATIENCE, what, || {
+            let now = connections(self.pid(), etcd.addr());
+            now.is_disjoint(&before) && now.len() >= before.len()
+        });
     }
 
     pub fn exited(&mut self) -> Option<ExitStatus> {

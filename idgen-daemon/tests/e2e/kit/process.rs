@@ -1,6 +1,8 @@
 //! Child processes that never outlive their test.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -155,6 +157,27 @@ pub fn pids_in(dir: &Path) -> Vec<u32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|id| fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|cwd| cwd == dir) && !is_zombie(*id))
         .collect()
+}
+
+/// The open TCP connections of a process to `server` (IPv4), by their ports on its side.
+pub fn connections(id: u32, server: SocketAddr) -> BTreeSet<u16> {
+    const ESTABLISHED: &str = "01";
+    let sockets: BTreeSet<String> = fs::read_dir(format!("/proc/{id}/fd"))
+        .expect("its files")
+        .flatten()
+        .filter_map(|file| fs::read_link(file.path()).ok()?.to_str().map(str::to_owned))
+        .collect();
+    let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
+    let table = fs::read_to_string(format!("/proc/{id}/net/tcp")).expect("its connections");
+    let of_line = |line: &str| {
+        let column: Vec<&str> = line.split_whitespace().collect();
+        let (local, remote, state, inode) =
+            (*column.get(1)?, *column.get(2)?, *column.get(3)?, *column.get(9)?);
+        let is_its = sockets.contains(&format!("socket:[{inode}]"));
+        let wanted = state == ESTABLISHED && port(remote)? == server.port() && is_its;
+        wanted.then(|| port(local)).flatten()
+    };
+    table.lines().skip(1).filter_map(of_line).collect()
 }
 
 fn is_zombie(id: u32) -> bool {
