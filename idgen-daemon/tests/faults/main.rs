@@ -14,6 +14,8 @@ mod catalogue;
 #[cfg(test)]
 mod clock_side;
 #[cfg(test)]
+mod control_side;
+#[cfg(test)]
 mod daemon_side;
 #[cfg(test)]
 mod etcd_side;
