@@ -1,6 +1,6 @@
 //! `idgenctl leases revoke`: how long the holder of a revoked worker still mints from it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{Class, Identity, InstanceId, Order, Survey, Token};
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::kit::daemon::{Answer, idgenctl};
 use crate::kit::{
     Daemon, DaemonOptions, Etcd, Flow, Load, LoadOptions, Mode, PATIENCE, Pause, Proxy, Server, Store,
-    eventually, sql,
+    eventually, eventually_true, pace, sql,
 };
 
 /// 2020-01-01.
@@ -200,12 +200,19 @@ fn a_hundred_revocations_are_heard_at_once_in_tables() {
     a_hundred_revocations(&server, Store::on(&server), postgres_store(&server));
 }
 
-fn one_revocation(load: Load, operator: &mut Operator<impl OrderStore>, fault: impl FnOnce()) -> u64 {
+/// How long after the order the last id came, in ms. `look` is called until the lease has ended.
+fn one_revocation(
+    load: Load,
+    operator: &mut Operator<impl OrderStore>,
+    fault: impl FnOnce(),
+    mut look: impl FnMut(),
+) -> u64 {
     load.wait_statements(4);
     let (worker, token) = operator.held(None);
     fault();
     let ended = operator.end(worker, token);
     eventually(PATIENCE, "it was given back, or has run out", || {
+        look();
         let rows = operator.survey().workers;
         let row = rows
             .into_iter()
@@ -221,35 +228,80 @@ fn one_revocation(load: Load, operator: &mut Operator<impl OrderStore>, fault: i
     ended.last_after_ms(&ids)
 }
 
-/// The session that listens stands still; the renewal is refused.
+/// Of the renewals that are to end what was revoked and not heard of.
+const PERIOD_MS: u64 = 3_000;
+
+/// Nobody hears of it, so the next renewal is refused. The deadline would be 48 s away.
+fn one_revocation_unheard(
+    server: &Server,
+    daemon: &mut Daemon,
+    operator: &mut Operator<impl OrderStore>,
+    deafen: impl FnOnce(),
+) {
+    daemon.wait_ready();
+    Load::make_tag(server);
+    let load = Load::resume(server, 2);
+    let mut ordered = Instant::now();
+    let mut renewals = Vec::new();
+    let deafen = || {
+        deafen();
+        ordered = Instant::now();
+    };
+    let last_ms = one_revocation(load, operator, deafen, || renewals.push(daemon.renewals()));
+    let ended = ordered + Duration::from_millis(last_ms);
+    let limit = Duration::from_millis(PERIOD_MS + 1_000);
+    pace::assert_took(
+        ordered,
+        ended,
+        limit,
+        "from an order that nobody heard to the last id",
+    );
+    // However late a machine is: at most one was under way.
+    let renewed = renewals.last().copied() > renewals.first().map(|first| first + 1);
+    assert!(!renewed, "renewals of a lease that was to end: {renewals:?}");
+    daemon.wait_log(&["lease lost", "revoked"]);
+}
+
+fn with_short_period(server: &Server, store: Store) -> DaemonOptions {
+    let options = DaemonOptions::new(server).store(store).ttl_ms(60_000);
+    options.workers_more(&format!("period_ms = {PERIOD_MS}"))
+}
+
+/// The session that listens stands still.
 #[test]
 fn a_revocation_that_is_not_heard_ends_the_lease_with_its_next_renewal() {
-    const PERIOD_MS: u64 = 3_000;
     let server = Server::start();
-    let options = DaemonOptions::new(&server)
-        .store(Store::on(&server))
-        .ttl_ms(60_000);
-    let mut daemon = options.workers_more(&format!("period_ms = {PERIOD_MS}")).start();
-    daemon.wait_ready();
+    let mut daemon = with_short_period(&server, Store::on(&server)).start();
     let mut operator = Operator::new(postgres_store(&server));
     let listener: i32 = eventually(PATIENCE, "the daemon listens", || {
         let asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'idgend orders'";
         sql::column(&mut server.connect(), asked).first().copied()
     });
-    Load::make_tag(&server);
-    let load = Load::resume(&server, 2);
     let mut pause = None;
-    let last_ms = one_revocation(load, &mut operator, || {
+    one_revocation_unheard(&server, &mut daemon, &mut operator, || {
         pause = Some(Pause::of([listener.cast_unsigned()]));
     });
-    println!(
-        "nobody heard of it: last id {last_ms} ms after the order, of P + 1 s = {} ms",
-        PERIOD_MS + 1_000
-    );
-    // The deadline would be 48 s away, and a new look of the one that listens 5 s.
-    assert!(last_ms < PERIOD_MS + 10_000, "{last_ms} ms");
-    daemon.wait_log(&["lease lost", "revoked"]);
     drop(pause);
+}
+
+/// Nothing comes over the connection of the watch, and over none that takes its place.
+#[test]
+fn a_revocation_that_no_watch_brings_ends_the_lease_with_its_next_renewal() {
+    let etcd = Etcd::start();
+    // The end of the range that is watched: a renewal compares another one.
+    let proxy = Proxy::marking(etcd.addr(), b"/order0");
+    let server = Server::start();
+    let mut daemon = with_short_period(&server, Store::behind(std::slice::from_ref(&proxy))).start();
+    let mut operator = Operator::new(etcd_store(etcd.endpoint()));
+    eventually_true(PATIENCE, "the daemon listens", || {
+        proxy.bytes_passed_to_marked() > 0
+    });
+    let mut heard = 0;
+    one_revocation_unheard(&server, &mut daemon, &mut operator, || {
+        proxy.set(Mode::StallMarked);
+        heard = proxy.bytes_passed_to_marked();
+    });
+    assert_eq!(proxy.bytes_passed_to_marked(), heard, "the watch was dead");
 }
 
 /// The daemon is cut off from the store: its server stops by itself.
@@ -265,7 +317,7 @@ fn a_revocation_of_a_server_that_is_cut_off_ends_at_its_deadline() {
     let mut operator = Operator::new(etcd_store(etcd.endpoint()));
     Load::make_tag(&server);
     let load = Load::resume(&server, 2);
-    let last_ms = one_revocation(load, &mut operator, || proxy.set(Mode::Stall(Flow::Both)));
+    let last_ms = one_revocation(load, &mut operator, || proxy.set(Mode::Stall(Flow::Both)), || {});
     let deadline_ms = TTL_MS * 8 / 10;
     println!("cut off: last id {last_ms} ms after the order, the deadline at most {deadline_ms} ms after it");
     assert!(last_ms <= deadline_ms, "{last_ms} ms");

@@ -37,11 +37,14 @@ pub enum Mode {
     Lose(Flow),
     /// Connections are reset (RST), and new ones as soon as they are made.
     Reset,
+    /// The replies of connections that the marker has gone through are kept until the proxy is healed.
+    StallMarked,
 }
 
 impl Mode {
-    fn stalls(self, way: Flow) -> bool {
-        matches!(self, Mode::Stall(flow) if flow == way || flow == Flow::Both)
+    fn stalls(self, way: Flow, marked: bool) -> bool {
+        let is_dumb = self == Mode::StallMarked && marked && way == Flow::Replies;
+        is_dumb || matches!(self, Mode::Stall(flow) if flow == way || flow == Flow::Both)
     }
 
     fn loses(self, way: Flow) -> bool {
@@ -61,7 +64,11 @@ struct Shared {
     ended: AtomicBool,
     /// Bytes that were passed on, both ways: whether anything gets through.
     passed: AtomicU64,
+    /// Those of them that were replies of marked connections.
+    passed_to_marked: AtomicU64,
     to: SocketAddr,
+    /// A request with this in it marks its connection.
+    marker: Option<&'static [u8]>,
 }
 
 impl Shared {
@@ -82,6 +89,15 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a free loopback port for connections to `to`.
     pub fn to(to: SocketAddr) -> Proxy {
+        Proxy::new(to, None)
+    }
+
+    /// The same; connections are marked once this has gone to the server.
+    pub fn marking(to: SocketAddr, marker: &'static [u8]) -> Proxy {
+        Proxy::new(to, Some(marker))
+    }
+
+    fn new(to: SocketAddr, marker: Option<&'static [u8]>) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind the proxy");
         listener
             .set_nonblocking(true)
@@ -91,7 +107,9 @@ impl Proxy {
             mode: Mutex::new(Mode::Pass),
             ended: AtomicBool::new(false),
             passed: AtomicU64::new(0),
+            passed_to_marked: AtomicU64::new(0),
             to,
+            marker,
         });
         let accepting = shared.clone();
         thread::spawn(move || accept(&listener, &accepting));
@@ -117,6 +135,11 @@ impl Proxy {
 
     pub fn bytes_passed(&self) -> u64 {
         self.shared.passed.load(Ordering::Relaxed)
+    }
+
+    /// What clients have got over marked connections.
+    pub fn bytes_passed_to_marked(&self) -> u64 {
+        self.shared.passed_to_marked.load(Ordering::Relaxed)
     }
 }
 
@@ -151,12 +174,24 @@ fn join(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
         client.try_clone().expect("clone the socket"),
     );
     let (there_shared, back_shared) = (shared.clone(), shared.clone());
-    thread::spawn(move || pump(client, server, Flow::Requests, &there_shared));
-    thread::spawn(move || pump(back.0, back.1, Flow::Replies, &back_shared));
+    let marked = Arc::new(AtomicBool::new(false));
+    let there_marked = marked.clone();
+    thread::spawn(move || pump(client, server, Flow::Requests, &there_shared, &there_marked));
+    thread::spawn(move || pump(back.0, back.1, Flow::Replies, &back_shared, &marked));
+}
+
+/// Marks the connection if the marker is in what was read; `last` is the end of what was read before.
+fn mark(read: &[u8], last: &mut Vec<u8>, marker: &[u8], marked: &AtomicBool) {
+    last.extend_from_slice(read);
+    if last.windows(marker.len()).any(|part| part == marker) {
+        marked.store(true, Ordering::SeqCst);
+    }
+    last.drain(..last.len().saturating_sub(marker.len()));
 }
 
 /// Carries one direction of one connection until either side or the proxy ends.
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Flow, shared: &Shared) {
+fn pump(mut from: TcpStream, mut to: TcpStream, way: Flow, shared: &Shared, marked: &AtomicBool) {
+    let mut last = Vec::new();
     let mut kept: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
     let mut buffer = vec![0; 64 * 1024];
     let (mut open, mut lost) = (true, false);
@@ -171,6 +206,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, way: Flow, shared: &Shared) {
             break;
         }
         let arrived = if open { from.read(&mut buffer) } else { Ok(0) };
+        if let (Some(marker), Flow::Requests, Ok(length)) = (shared.marker, way, &arrived) {
+            mark(&buffer[..*length], &mut last, marker, marked);
+        }
         // Asked anew: the read may have waited under the mode before.
         let mode = shared.mode();
         match arrived {
@@ -181,7 +219,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, way: Flow, shared: &Shared) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(_) => break,
         }
-        if !deliver(&mut kept, &mut to, way, shared) || (!open && kept.is_empty()) {
+        if !deliver(&mut kept, &mut to, way, shared, marked) || (!open && kept.is_empty()) {
             break;
         }
     }
@@ -191,8 +229,16 @@ fn pump(mut from: TcpStream, mut to: TcpStream, way: Flow, shared: &Shared) {
 }
 
 /// Passes on what is due; false when the other side is gone.
-fn deliver(kept: &mut VecDeque<(Instant, Vec<u8>)>, to: &mut TcpStream, way: Flow, shared: &Shared) -> bool {
-    while !shared.mode().stalls(way) && kept.front().is_some_and(|(due, _)| *due <= Instant::now()) {
+fn deliver(
+    kept: &mut VecDeque<(Instant, Vec<u8>)>,
+    to: &mut TcpStream,
+    way: Flow,
+    shared: &Shared,
+    marked: &AtomicBool,
+) -> bool {
+    let marked = || marked.load(Ordering::SeqCst);
+    while !shared.mode().stalls(way, marked()) && kept.front().is_some_and(|(due, _)| *due <= Instant::now())
+    {
         let Some((_, bytes)) = kept.pop_front() else {
             return true;
         };
@@ -200,6 +246,11 @@ fn deliver(kept: &mut VecDeque<(Instant, Vec<u8>)>, to: &mut TcpStream, way: Flo
             return false;
         }
         shared.passed.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if way == Flow::Replies && marked() {
+            shared
+                .passed_to_marked
+                .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
     }
     true
 }
@@ -258,6 +309,19 @@ mod tests {
             0,
             "and the connection has ended"
         );
+    }
+
+    #[test]
+    fn a_marked_connection_gets_no_replies_and_another_one_does() {
+        let proxy = Proxy::marking(echo(), b"marker");
+        let mut streams = [(); 2].map(|()| connect(&proxy, Duration::from_millis(300)));
+        assert_eq!(say(&mut streams[0], b"the mar").expect("passes"), b"the mar");
+        assert_eq!(say(&mut streams[0], b"ker").expect("passes"), b"ker");
+        assert_eq!(proxy.bytes_passed_to_marked(), 3);
+        proxy.set(Mode::StallMarked);
+        assert!(say(&mut streams[0], b"kept").is_err());
+        assert_eq!(say(&mut streams[1], b"passes").expect("passes"), b"passes");
+        assert_eq!(proxy.bytes_passed_to_marked(), 3);
     }
 
     #[test]
