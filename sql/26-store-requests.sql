@@ -79,7 +79,9 @@ BEGIN
     END IF;
     INSERT INTO idgen.approval (request_id, approver, ask_sha256)
     VALUES (approve.request_id, session_user, approve.ask_sha256)
-    ON CONFLICT DO NOTHING;
+    -- One that was given for an older text is for nothing any more.
+    ON CONFLICT ON CONSTRAINT approval_pkey
+        DO UPDATE SET ask_sha256 = excluded.ask_sha256, approved_at = excluded.approved_at;
     RETURN session_user;
 END
 $$;

@@ -66,6 +66,12 @@ SET SESSION AUTHORIZATION idgen_reached;
 SELECT idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')), idgen.approve('00000000-0000-0000-0000-000000000001', sha256('a text')) AS again;
 RESET SESSION AUTHORIZATION;
 SELECT approver, ask_sha256 = sha256('a text') AS of_the_text FROM idgen.approval;
+-- Another text needs another approval, by the same people too.
+UPDATE idgen.request SET ask = 'another text';
+SET SESSION AUTHORIZATION idgen_reached;
+SELECT idgen.approve('00000000-0000-0000-0000-000000000001', sha256('another text')) AS once_more;
+RESET SESSION AUTHORIZATION;
+SELECT approver, ask_sha256 = sha256('another text') AS of_the_other_text FROM idgen.approval;
 SELECT idgen.revoke_approver('idgen_reached');
 SELECT count(*) FROM idgen.approver;
 SELECT count(*) FROM idgen.store_identity();

@@ -6,10 +6,12 @@ use super::store_postgres::PostgresOrders;
 use crate::config::StoreConfig;
 use idgen_core::lease::{Class, Identity, Token};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::sync::CancellationToken;
 
-/// Orders that may wait for a keeper that is busy.
-const WAITING_MAX: usize = 64;
+/// Orders that may wait for a keeper that is busy: as many as there are identities, so that those of long ago, which a
+/// new listener reads first, leave room for a new one.
+const WAITING_MAX: usize = 8_192;
 
 /// Where the keeper of a class hears of orders: the identity, and the token of the lease that ends.
 #[derive(Debug)]
@@ -47,13 +49,14 @@ impl FromIterator<(Class, OrderPost)> for Listeners {
 }
 
 impl Listeners {
-    /// A keeper that has ended needs to hear nothing.
-    pub(super) async fn tell(&self, class: Class, identity: Identity, token: Token) {
-        for (of, post) in &self.0 {
-            if *of == class {
-                let _ = post.0.send((identity, token)).await;
-            }
-        }
+    /// False where a keeper is too busy to be told: nobody else waits for it, and it finds out with its next renewal. One
+    /// that has ended needs to hear nothing.
+    pub(super) fn tell(&self, class: Class, identity: Identity, token: Token) -> bool {
+        let mut posts = self.0.iter().filter(|(of, _)| *of == class);
+        posts.all(|(_, post)| {
+            let sent = post.0.try_send((identity, token));
+            !matches!(sent, Err(TrySendError::Full(_)))
+        })
     }
 }
 

@@ -287,6 +287,11 @@ impl Session {
         None
     }
 
+    /// Those that have come in so far: whoever looks at everything now needs none of them.
+    pub fn forget_notifications(&mut self) {
+        while self.notifications.try_recv().is_ok() {}
+    }
+
     async fn limited<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,

@@ -57,6 +57,8 @@ mod lock;
 #[cfg(test)]
 mod masters;
 #[cfg(test)]
+mod notifications;
+#[cfg(test)]
 mod order;
 #[cfg(test)]
 mod public;

@@ -231,10 +231,11 @@ fn a_server_that_has_minted_in_a_region_takes_no_lease_of_a_cell_of_another() {
         daemon.log()
     );
     // The documented way out.
-    forget(
-        &mut moved,
-        &["pg_idgen_cell", "pg_idgen_anchor.worker", "pg_idgen_region"],
+    assert!(
+        !moved.data_dir().join("pg_idgen_cell").exists(),
+        "a cell whose region is refused is not remembered either"
     );
+    forget(&mut moved, &["pg_idgen_anchor.worker", "pg_idgen_region"]);
     let daemon = to_other.start();
     let there = eventually(PATIENCE, "it mints", || {
         let minted = moved.connect().query_one("SELECT idgen_snowflake()", &[]);

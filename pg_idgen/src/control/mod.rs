@@ -277,25 +277,33 @@ fn install_lease(call: Call) -> Result<pg_sys::Datum, Error> {
         });
     }
     let good_clock = anchor(call, 11)?;
-    pin_cell(shared, cell_id)?;
+    check_cell(shared, cell_id)?;
     pin_region(shared, lease.plan.as_ref())?;
+    pin_cell(shared, cell_id)?;
     let installed = install_locked(shared, &lease, cell_id, good_clock);
     Ok(pg_sys::Datum::from(installed.map_err(|refused| {
         refused.into_error(shared, cell_id, &lease)
     })?))
 }
 
-/// Remember the cell on disk before its first lease opens, or refuse one that is not the remembered. One session is
+/// Refuse a cell that is not the remembered.
+fn check_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
+    match shared.cell_id() {
+        Some(remembered) if remembered != cell_id => Err(other_cell(remembered, cell_id)),
+        _ => Ok(()),
+    }
+}
+
+/// Remember the cell on disk before its first lease opens, and once nothing else is wrong with it. One session is
 /// the daemon's, so nobody races here; if two did all the same, with two cells, the lock lets one of them in, and a
 /// file that names the other makes the server refuse leases after its next start.
 fn pin_cell(shared: &Shared, cell_id: [u8; 16]) -> Result<(), Error> {
-    match shared.cell_id() {
-        Some(remembered) if remembered != cell_id => Err(other_cell(remembered, cell_id)),
-        Some(_) => Ok(()),
-        None => cell::remember(cell_id).map_err(|error| Error::CellNotKept {
-            reason: error.to_string(),
-        }),
+    if shared.cell_id().is_some() {
+        return Ok(());
     }
+    cell::remember(cell_id).map_err(|error| Error::CellNotKept {
+        reason: error.to_string(),
+    })
 }
 
 /// Remember the region that the cell has claimed before anything is minted by the plan that says so, or refuse another one. A

@@ -180,7 +180,7 @@ impl EtcdOrders {
             let listeners = &listeners;
             async move {
                 if let Some(order) = order {
-                    listeners.tell(order.class, order.identity, order.token).await;
+                    let _ = listeners.tell(order.class, order.identity, order.token);
                 }
             }
         };

@@ -1,4 +1,5 @@
-//! Orders in the embedded store: rows of `idgen.lease_order`, and a notification for whoever listens.
+//! Orders in the embedded store: rows of `idgen.lease_order`, and a notification for whoever listens. Anybody who can log
+//! in may send one, so it says only that it is time to look at the rows.
 
 use super::super::orders::Listeners;
 use super::super::store::{StoreError, StoreErrorKind};
@@ -9,6 +10,7 @@ use super::{
 use crate::postgres::{PostgresUrl, Session};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{Class, Epoch, Identity, Order, Orders, Revision, Token};
+use std::collections::HashMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -42,10 +44,10 @@ pub(super) const ORDER: &str = "
            ordered_at = excluded.ordered_at, ordered_by = excluded.ordered_by, reason = excluded.reason,
            request_id = excluded.request_id, revision = excluded.revision";
 
-/// `kind identity epoch/revision`, sent with the commit.
-const NOTIFY: &str = "SELECT pg_notify($1, $2)";
+/// Sent with the commit.
+const NOTIFY: &str = "SELECT pg_notify($1, '')";
 
-/// Writes the order down and tells listeners of it, with the commit; returns how many there were to be ordered.
+/// Writes the order down and tells listeners to look, with the commit; returns how many there were to be ordered.
 pub(super) async fn record(session: &Session, order: &Order, revision: i64) -> Result<u64> {
     let recorded = session
         .execute(
@@ -64,35 +66,8 @@ pub(super) async fn record(session: &Session, order: &Order, revision: i64) -> R
         )
         .await
         .map_err(not_done)?;
-    session
-        .rows(NOTIFY, &[&CHANNEL, &told(order)])
-        .await
-        .map_err(not_done)?;
+    session.rows(NOTIFY, &[&CHANNEL]).await.map_err(not_done)?;
     Ok(recorded)
-}
-
-fn told(order: &Order) -> String {
-    let Token { epoch, revision } = order.token;
-    format!(
-        "{} {} {}/{}",
-        order.class.name(),
-        order.identity,
-        epoch.0,
-        revision.0
-    )
-}
-
-/// What a listener was told; `None`: it is nothing that we know how to read.
-pub(super) fn hear(text: &str) -> Option<(Class, Identity, Token)> {
-    let mut words = text.split(' ');
-    let (class, identity, token) = (words.next()?, words.next()?, words.next()?);
-    let (epoch, revision) = token.split_once('/')?;
-    let token = Token {
-        epoch: Epoch(epoch.parse().ok()?),
-        revision: Revision(revision.parse().ok()?),
-    };
-    let class = Class::ALL.into_iter().find(|known| known.name() == class)?;
-    Some((class, Identity(identity.parse().ok()?), token))
 }
 
 /// Those of one class.
@@ -199,53 +174,26 @@ impl PostgresOrders {
         let mut session = opened.map_err(not_done)?;
         let listen = format!("LISTEN {CHANNEL}");
         session.batch(&listen).await.map_err(not_done)?;
+        let mut told = HashMap::new();
         loop {
+            // Those that are in already need no look of their own.
+            session.forget_notifications();
             for order in read_orders(&session).await? {
-                listeners.tell(order.class, order.identity, order.token).await;
-            }
-            while let Ok(heard) = tokio::time::timeout(PERIOD, session.notified()).await {
-                let ended =
-                    || StoreError::new(StoreErrorKind::Unreachable, "the session is of no use any more");
-                if let Some((class, identity, token)) = hear(&heard.ok_or_else(ended)?) {
-                    listeners.tell(class, identity, token).await;
+                let Order {
+                    class,
+                    identity,
+                    token,
+                    ..
+                } = order;
+                // They stay, and a keeper needs to hear of each but once.
+                if told.get(&(class, identity)) != Some(&token) && listeners.tell(class, identity, token) {
+                    told.insert((class, identity), token);
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_hears_what_was_told() {
-        let order = Order {
-            class: Class::Shard,
-            identity: Identity(17),
-            token: Token {
-                epoch: Epoch(3),
-                revision: Revision(812),
-            },
-            at: UnixMs(1),
-            by: "a".to_owned(),
-            reason: "b".to_owned(),
-            request: None,
-        };
-        assert_eq!(told(&order), "shard 17 3/812");
-        assert_eq!(
-            hear(&told(&order)),
-            Some((Class::Shard, order.identity, order.token))
-        );
-        for nonsense in [
-            "",
-            "shard",
-            "shard 17",
-            "shard 17 3",
-            "shard x 3/812",
-            "cat 17 3/812",
-        ] {
-            assert_eq!(hear(nonsense), None, "{nonsense:?}");
+            if let Ok(None) = tokio::time::timeout(PERIOD, session.notified()).await {
+                let why = "the session is of no use any more";
+                return Err(StoreError::new(StoreErrorKind::Unreachable, why));
+            }
         }
     }
 }

@@ -238,6 +238,8 @@ impl ShardFeed for PostgresShards {
                 // The next look opens another one.
                 if told.is_none() {
                     self.session = None;
+                } else {
+                    session.forget_notifications();
                 }
             }
             () = tokio::time::sleep_until(self.look_at) => {}

@@ -228,7 +228,8 @@ async fn advance_in(
     let (anchors, before) = heard_out(&mut store, config, &wish, times.grace_ms).await?;
     let nonce = wish.nonce;
     let plan = plan_advance(&before, &anchors, wish).map_err(refused)?;
-    if (plan.to, &plan.formats) != (agreed.to, &agreed.formats) {
+    let needed = store.asked().await.map_err(of_store)?.needed;
+    if (plan.to, &plan.formats) != (agreed.to, &agreed.formats) || needed.of(&act) > 1 {
         return Err(not_advanced());
     }
     let advanced = store.advance(&plan).await;
