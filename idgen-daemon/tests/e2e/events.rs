@@ -48,6 +48,12 @@ fn finding<'f>(name: &'f str, subject: &'f str) -> impl Fn(&Value) -> bool + 'f 
     move |event| event["finding"] == name && event["subject"] == subject
 }
 
+/// Where the trail ends.
+fn head_of(verified: &Answer) -> String {
+    let head = verified.stdout.split_once("head ").expect("a head").1;
+    head.lines().next().expect("a line").to_owned()
+}
+
 #[test]
 fn an_embedded_store_has_a_trail_of_who_held_what_and_every_hand_in_it_is_told() {
     let server = Server::start();
@@ -82,8 +88,7 @@ fn an_embedded_store_has_a_trail_of_who_held_what_and_every_hand_in_it_is_told()
         verified.stdout
     );
 
-    let head = verified.stdout.split_once("head ").expect("a head").1;
-    let head = head.lines().next().expect("a line").to_owned();
+    let head = head_of(&verified);
 
     // Somebody takes a worker from its holder by hand.
     let held = "SELECT identity FROM idgen.lease WHERE kind = 'worker' AND holder IS NOT NULL ORDER BY identity LIMIT 1";
@@ -127,6 +132,20 @@ fn trail_and_log_refuse_to_be_changed_and_a_record_that_is_rewritten_all_the_sam
     }
     let verified = events(&daemon, &["verify"]);
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+    // A head that somebody has noted elsewhere: this one, one of another trail, and one that is not there yet.
+    let head = head_of(&verified);
+    let (seq, hash) = head.split_once(':').expect("a number and a hash");
+    let other = hash.chars().map(|digit| if digit == 'f' { '0' } else { 'f' });
+    let other: String = other.collect();
+    for (noted, code, said) in [
+        (format!("{seq}:{hash}"), 0, "the chain is whole"),
+        (format!("{seq}:{other}"), 3, "has another hash than was noted"),
+        (format!("1000000:{hash}"), 3, "is not in it"),
+    ] {
+        let verified = events(&daemon, &["verify", "--head", &noted]);
+        assert_eq!(verified.code, Some(code), "{noted}: {}", verified.stdout);
+        assert!(verified.stdout.contains(said), "{noted}: {}", verified.stdout);
+    }
     // Somebody who may do everything.
     sql::run(
         &mut client,
