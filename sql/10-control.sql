@@ -17,6 +17,13 @@ AS 'MODULE_PATHNAME', 'idgen_note_clock';
 COMMENT ON FUNCTION idgen.note_clock(text, text, bigint, bigint) IS
 'Daemon: what it knows of this server''s wall clock, for idgen.health, which forgets it after 30 s. offset_us: how far the clock is ahead of the true time, error_us: how far it is off at the most; NULL: not known. Longer texts are cut, to 32 and 160 bytes. Errors: IG011 not preloaded, 22004 NULL.';
 
+CREATE FUNCTION idgen.note_drained(why text)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idgen_note_drained';
+COMMENT ON FUNCTION idgen.note_drained(text) IS
+'Daemon: an operator has drained this server (idgenctl server drain), and who, when and why, for idgen.health and for callers that get no id (IG050); NULL: nobody has, or it was resumed. Forgotten with this shared memory. Longer texts are cut, to 256 bytes. Error: IG011 not preloaded.';
+
 CREATE FUNCTION idgen.claim_server(kind text)
 RETURNS boolean
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE

@@ -1,4 +1,5 @@
--- The embedded lease store: what operators have ordered of holders. Written by idgenctl leases revoke and force-release.
+-- The embedded lease store: what operators have ordered of holders (idgenctl leases revoke and force-release) and of servers
+-- (idgenctl server drain and resume).
 -- Never dumped.
 
 CREATE TABLE idgen.lease_order (
@@ -27,3 +28,23 @@ COMMENT ON COLUMN idgen.lease_order.revision IS 'Store revision at which it was 
 CREATE TRIGGER store_stays BEFORE DELETE OR TRUNCATE ON idgen.lease_order
 FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_stays();
 COMMENT ON TRIGGER store_stays ON idgen.lease_order IS 'See idgen.store_stays().';
+
+CREATE TABLE idgen.server_drain (
+    server     text        PRIMARY KEY CHECK (server <> ''),
+    drained    boolean     NOT NULL,
+    said_at    timestamptz NOT NULL,
+    said_by    text        NOT NULL,
+    reason     text        NOT NULL,
+    version    bigint      NOT NULL CHECK (version > 0)
+);
+COMMENT ON TABLE idgen.server_drain IS 'Embedded lease store: which servers are drained, by idgenctl server drain and resume. One that is takes no lease of workers and shards. Never dumped.';
+COMMENT ON COLUMN idgen.server_drain.server IS 'Name of the server: name in the configuration of its idgend.';
+COMMENT ON COLUMN idgen.server_drain.drained IS 'True: it takes no leases. False: it was resumed.';
+COMMENT ON COLUMN idgen.server_drain.said_at IS 'Since when, by the clock of this database.';
+COMMENT ON COLUMN idgen.server_drain.said_by IS 'Who has said so.';
+COMMENT ON COLUMN idgen.server_drain.reason IS 'Why; may be empty.';
+COMMENT ON COLUMN idgen.server_drain.version IS 'Counts what was said of this server.';
+
+CREATE TRIGGER store_stays BEFORE DELETE OR TRUNCATE ON idgen.server_drain
+FOR EACH STATEMENT EXECUTE FUNCTION idgen.store_stays();
+COMMENT ON TRIGGER store_stays ON idgen.server_drain IS 'See idgen.store_stays().';

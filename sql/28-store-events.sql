@@ -179,6 +179,10 @@ CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.request
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed ON idgen.request IS 'See idgen.store_changed().';
 ALTER TABLE idgen.request ENABLE ALWAYS TRIGGER store_changed;
+CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.server_drain
+FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
+COMMENT ON TRIGGER store_changed ON idgen.server_drain IS 'See idgen.store_changed().';
+ALTER TABLE idgen.server_drain ENABLE ALWAYS TRIGGER store_changed;
 CREATE TRIGGER store_changed AFTER INSERT OR UPDATE OR DELETE ON idgen.epoch
 FOR EACH ROW EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed ON idgen.epoch IS 'See idgen.store_changed().';
@@ -251,8 +255,8 @@ COMMENT ON COLUMN idgen.lease_event.branch IS 'In which history of the store: se
 COMMENT ON COLUMN idgen.lease_event.position IS 'Where in the log of the store: a revision of etcd, or a position of idgen.lease_change.';
 COMMENT ON COLUMN idgen.lease_event.revision IS 'Revision of the store. Of a grant it is the second part of its token.';
 COMMENT ON COLUMN idgen.lease_event.at IS 'When: by the clock of an embedded store; when it was read from an etcd.';
-COMMENT ON COLUMN idgen.lease_event.kind IS 'What happened: granted, released, expired, removed, revoked, force_released, asked and request_used (what people approve), assigned (a shard to a server), taken and given_back (of names), sealed, epoch_advanced, formats_switched, stripe_claimed, stripe_joined, stripe_released, changed, deleted, cell_made; and of the trail itself began, gap, lost, store_replaced, unexplained. Renewals are no events: see steps.';
-COMMENT ON COLUMN idgen.lease_event.subject IS 'To what: worker 5, shard 7, name lock/settlement, cell, stripe SPACE/0, log.';
+COMMENT ON COLUMN idgen.lease_event.kind IS 'What happened: granted, released, expired, removed, revoked, force_released, asked and request_used (what people approve), assigned (a shard to a server), drained and resumed (of servers), taken and given_back (of names), sealed, epoch_advanced, formats_switched, stripe_claimed, stripe_joined, stripe_released, changed, deleted, cell_made; and of the trail itself began, gap, lost, store_replaced, unexplained. Renewals are no events: see steps.';
+COMMENT ON COLUMN idgen.lease_event.subject IS 'To what: worker 5, shard 7, name lock/settlement, server db-a, cell, stripe SPACE/0, log.';
 COMMENT ON COLUMN idgen.lease_event.version IS 'How often the key or row of the subject was changed, with this change; 0: it is gone, or the store does not count.';
 COMMENT ON COLUMN idgen.lease_event.steps IS 'How many changes of it there were since its last event, with this one; the others were renewals.';
 COMMENT ON COLUMN idgen.lease_event.finding IS 'Why somebody should look at it; NULL: it is in order.';

@@ -4,7 +4,8 @@ CREATE FUNCTION idgen.server_state(
     OUT version text, OUT contract_version integer, OUT preloaded boolean, OUT in_recovery boolean,
     OUT boot_id uuid, OUT cell_id uuid, OUT worker_format text, OUT next_format text, OUT next_format_from_ms bigint,
     OUT daemon_seen_ms_ago bigint, OUT open_slots integer, OUT open_shards integer, OUT deadline_in_ms bigint,
-    OUT state text, OUT clock_state text, OUT clock_reason text, OUT clock_offset_us bigint, OUT clock_error_us bigint)
+    OUT state text, OUT clock_state text, OUT clock_reason text, OUT clock_offset_us bigint, OUT clock_error_us bigint,
+    OUT drained text)
 RETURNS record
 LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'idgen_server_state';
@@ -22,10 +23,10 @@ SELECT s.state, s.version, s.contract_version, s.preloaded, s.in_recovery, s.ope
        s.deadline_in_ms, s.daemon_seen_ms_ago, s.boot_id, s.cell_id, s.worker_format, s.next_format,
        pg_catalog.to_timestamp(s.next_format_from_ms OPERATOR(pg_catalog./) 1000.0) AS next_format_from,
        s.clock_state, s.clock_reason, s.clock_offset_us, s.clock_error_us, p.space_id, p.source_id,
-       a.authority, a.authority_state, a.authority_deadline_in_ms, p.stripe, p.stripes, p.stripe_size
+       a.authority, a.authority_state, a.authority_deadline_in_ms, p.stripe, p.stripes, p.stripe_size, s.drained
   FROM idgen.server_state() s CROSS JOIN idgen.space p CROSS JOIN idgen.authority_state() a;
-COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, no lease, not preloaded, in recovery.';
-COMMENT ON COLUMN idgen.health.state IS 'serving, no lease, not preloaded or in recovery.';
+COMMENT ON VIEW idgen.health IS 'One row: is this server able to mint? state: serving, drained, no lease, not preloaded, in recovery.';
+COMMENT ON COLUMN idgen.health.state IS 'serving; drained or no lease, when nothing is open; not preloaded or in recovery.';
 COMMENT ON COLUMN idgen.health.version IS 'Version of the library that is loaded.';
 COMMENT ON COLUMN idgen.health.contract_version IS 'What a daemon must speak.';
 COMMENT ON COLUMN idgen.health.preloaded IS 'shared_preload_libraries has pg_idgen.';
@@ -50,6 +51,7 @@ COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first 
 COMMENT ON COLUMN idgen.health.stripe IS 'Which of the space''s masters this database is, from 0.';
 COMMENT ON COLUMN idgen.health.stripes IS 'How many masters the space is cut for; 1: this database alone.';
 COMMENT ON COLUMN idgen.health.stripe_size IS 'Ids per stripe; NULL: one master.';
+COMMENT ON COLUMN idgen.health.drained IS 'Who has drained this server (idgenctl server drain), when and why; NULL: nobody, as far as its daemon knows.';
 COMMENT ON COLUMN idgen.health.authority_deadline_in_ms IS 'In how many ms the lease of this database''s space ends unless the daemon renews it; NULL: authority is local, or no lease is open.';
 
 -- Operators by their full names where the arguments are converted: one in the target schema that takes them as they
@@ -195,6 +197,7 @@ GRANT SELECT ON idgen.health, idgen.slots, idgen.segments, idgen.formats, idgen.
 REVOKE ALL ON FUNCTION
     idgen.server_clock(),
     idgen.note_clock(text, text, bigint, bigint),
+    idgen.note_drained(text),
     idgen.claim_server(text),
     idgen.anchors(),
     idgen.store_anchor(uuid, text, text, bigint),
@@ -213,6 +216,7 @@ BEGIN
         GRANT EXECUTE ON FUNCTION
             idgen.server_clock(),
             idgen.note_clock(text, text, bigint, bigint),
+            idgen.note_drained(text),
             idgen.claim_server(text),
             idgen.anchors(),
             idgen.store_anchor(uuid, text, text, bigint),
@@ -226,7 +230,7 @@ BEGIN
             idgen.fence_authority(uuid, integer)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
-        GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment, idgen.server_drain TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.beacon, idgen.shard_server, idgen.shard_place, idgen.shard_map_state TO %1$I;
         GRANT SELECT, INSERT ON idgen.epoch TO %1$I;
         GRANT SELECT, INSERT, UPDATE (done_at, outcome) ON idgen.request TO %1$I;

@@ -1,5 +1,6 @@
 //! Every error of the extension: one enum, one table, one way out.
 
+mod snowflakes;
 mod tags;
 
 use std::ffi::c_char;
@@ -13,6 +14,8 @@ const PRELOAD: &str =
 pub enum Error {
     /// IG001
     NoLease { waited_ms: u64 },
+    /// IG050
+    Drained { why: String },
     /// IG002
     WindowUsedUp,
     /// IG003
@@ -166,11 +169,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 42] = [
+pub const REFUSALS: [&str; 43] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG008", "IG009", "IG010", "IG011",
     "IG012", "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022",
     "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG035", "IG036",
-    "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108", "IG109",
+    "IG050", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108", "IG109",
 ];
 
 struct Report {
@@ -218,6 +221,7 @@ impl Error {
     fn report(self) -> Report {
         match self {
             Self::NoLease { .. }
+            | Self::Drained { .. }
             | Self::WindowUsedUp
             | Self::ClockBehind { .. }
             | Self::DeadlinePassed { .. }
@@ -279,74 +283,6 @@ impl Error {
             Self::OutOfMemory => report("53200", "out of memory", "", ""),
             Self::Internal { message } => report("XX000", message, "", "Please report this."),
             other => other.control_report(),
-        }
-    }
-
-    fn snowflake_report(self) -> Report {
-        match self {
-            Self::NoLease { waited_ms } => report(
-                "IG001",
-                "no snowflake lease on this server",
-                format!("No worker identity is open in shared memory; waited {waited_ms} ms."),
-                START_DAEMON,
-            ),
-            Self::WindowUsedUp => report(
-                "IG002",
-                "the granted window of every snowflake lease is used up",
-                "The wall clock is above the ceiling that the daemon has been granted.",
-                "Check the clock of this server (chronyc tracking) and that idgend is renewing: idgenctl status.",
-            ),
-            Self::ClockBehind { behind_ms, limit_ms } => report(
-                "IG003",
-                "the wall clock went back too far",
-                format!(
-                    "It is {behind_ms} ms behind; {limit_ms} ms are allowed (idgen.clock_policy, idgen.max_clock_rewind_ms)."
-                ),
-                "Minting goes on by itself when the clock has caught up; find out who stepped it.",
-            ),
-            Self::DeadlinePassed { waited_ms } => report(
-                "IG004",
-                "the snowflake lease of this server has passed its deadline",
-                format!("The daemon has not renewed in time; waited {waited_ms} ms."),
-                START_DAEMON,
-            ),
-            Self::EndOfEpoch { format } => report(
-                "IG010",
-                format!("format \"{format}\" has reached the end of its epoch"),
-                "Its timestamp bits are used up; ids are never wrapped.",
-                "Switch the cell to another format (idgenctl format switch), or move the column to one.",
-            ),
-            Self::FormatStays => report(
-                "IG019",
-                "a registered format is never changed or removed",
-                "Ids in it may be anywhere.",
-                "Register another one and leave this one unused.",
-            ),
-            Self::FormatExists { name } => report(
-                "IG023",
-                format!("format \"{name}\" is registered already, with another layout"),
-                "A format is registered once and never changed: ids of it may exist.",
-                "Choose another name.",
-            ),
-            Self::MillisecondWait { waited_ms } => report(
-                "IG015",
-                "waited too long for the next millisecond",
-                format!("For {waited_ms} ms no millisecond came that had room."),
-                "Check the clock of this server; if it is right, its workers are used up: raise [workers] count.",
-            ),
-            Self::ShardNotLeased { shard, waited_ms } => report(
-                "IG014",
-                format!("logical shard {shard} is not leased to this server"),
-                format!("It is not open in shared memory; waited {waited_ms} ms."),
-                "View idgen.slots shows the shards of this server; the daemon leases those of its configuration ([shards] ids).",
-            ),
-            Self::NoShardNamed => report(
-                "22004",
-                "no shard is named",
-                "The argument is null and idgen.shard is not set.",
-                "Name the shard, or set idgen.shard for the session, the role, the database or the function.",
-            ),
-            other => Self::unlisted(&other),
         }
     }
 

@@ -328,7 +328,7 @@ fn next_step(
         }),
         Refusal::NoLease | Refusal::DeadlinePassed | Refusal::WindowUsedUp => {
             let left_ms = guc::lease_wait_ms().saturating_sub(waited_ms);
-            if left_ms == 0 || !may_come(shared, source, refusal, now) {
+            if left_ms == 0 || shared.is_drained() || !may_come(shared, source, refusal, now) {
                 return Err(without_lease(shared, source, refusal, waited_ms));
             }
             Ok(left_ms.min(LEASE_NAP_MS))
@@ -357,7 +357,10 @@ fn without_lease(shared: &Shared, source: Source, refusal: Refusal, waited_ms: u
         },
         (Refusal::DeadlinePassed, _) => Error::DeadlinePassed { waited_ms },
         (_, Source::Shard(shard)) => Error::ShardNotLeased { shard, waited_ms },
-        _ => Error::NoLease { waited_ms },
+        _ => match shared.drained() {
+            Some(why) => Error::Drained { why },
+            None => Error::NoLease { waited_ms },
+        },
     }
 }
 

@@ -28,6 +28,17 @@ SELECT count(idgen.fence_lease(c.boot_id, s.kind, s.identity, s.token_epoch, s.t
   FROM idgen.slots s, idgen.server_clock() c WHERE s.state <> 'fenced';
 SELECT pg_temp.refusal('SELECT idgen_snowflake()');
 SELECT pg_temp.refusal('SELECT idgen_snowflake(7)');
+-- Drained: whoever asks hears why, at once; longer texts are cut between two characters.
+SET idgen.lease_wait_ms = '60s';
+SELECT idgen.note_drained('server db-a was drained at noon by me: a new kernel');
+SELECT state, drained FROM idgen.health;
+SELECT pg_temp.refusal('SELECT idgen_snowflake()');
+SELECT pg_temp.refusal('SELECT idgen_snowflake(7)');
+SELECT idgen.note_drained(repeat('r', 255) || U&'\00E4');
+SELECT length(drained) FROM idgen.health;
+SELECT idgen.note_drained(NULL);
+SELECT state, drained FROM idgen.health;
+SET idgen.lease_wait_ms = 0;
 SELECT pg_temp.refusal('SELECT idgen_snowflake(NULL)');
 SELECT pg_temp.refusal('SELECT idgen_snowflake(8192)');
 BEGIN;

@@ -91,6 +91,7 @@ SELECT idgen.leave_space('reached');
 DELETE FROM idgen.segment;
 SELECT idgen.claim_server('shard') IS NOT NULL AS claimed;
 SELECT idgen.note_clock('good', 'reached', NULL, NULL);
+SELECT idgen.note_drained(NULL);
 DROP OWNED BY idgen_reached;
 DROP ROLE idgen_reached;
 -- install_lease is called inside of pg_temp.lease(), segment_changed as the trigger it is.

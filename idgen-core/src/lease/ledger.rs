@@ -4,6 +4,7 @@
 //! A row that names this daemon's instance id was written by this daemon, since the id is random and
 //! new at every start; that is what makes the conclusions below sound.
 
+use super::drain::Drain;
 use super::order::Orders;
 use super::token::{
     BootId, CellId, Claim, Epoch, EpochNonce, Identity, InstanceId, Revision, StoreIdentity, Token,
@@ -95,6 +96,8 @@ pub struct Snapshot {
     rows: Vec<Row>,
     /// What operators have ordered of holders of the class.
     orders: Orders,
+    /// What was said last of the server of whoever looks.
+    drain: Option<Drain>,
 }
 
 impl Snapshot {
@@ -107,6 +110,7 @@ impl Snapshot {
             revision,
             rows,
             orders: Orders::new(),
+            drain: None,
         }
     }
 
@@ -114,6 +118,18 @@ impl Snapshot {
     #[must_use]
     pub fn with_orders(self, orders: Orders) -> Self {
         Self { orders, ..self }
+    }
+
+    /// With what was said last of the server of whoever looks.
+    #[must_use]
+    pub fn with_drain(self, drain: Option<Drain>) -> Self {
+        Self { drain, ..self }
+    }
+
+    /// Somebody has drained the server of whoever looks, and nobody has resumed it: it is to take nothing.
+    #[must_use]
+    pub fn drained(&self) -> Option<&Drain> {
+        self.drain.as_ref().filter(|drain| drain.drained)
     }
 
     /// What operators have ordered.

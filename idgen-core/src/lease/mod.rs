@@ -17,7 +17,7 @@
 //!  anchor   is this the store that was seen before?   epoch   another history from a moment on
 //!  named    leases of anything that has a name, with ceilings that only their holder raises
 //!  trust    may a lease be taken from it by now?
-//!  order    an operator has a holder stop
+//!  drain    an operator has a server give everything back, and take nothing
 //!  assigned who is to have which shard, and who has it
 //!  order    an operator has a holder stop               approval  what needs two people
 //!  told     what those who seal a store tell it       formats which plan of formats is the furthest
@@ -30,6 +30,7 @@ pub mod anchor;
 pub mod approval;
 pub mod assigned;
 pub mod class;
+pub mod drain;
 pub mod epoch;
 pub mod events;
 pub mod formats;
@@ -54,6 +55,7 @@ pub mod window;
 pub use anchor::{Anchor, Departure, Pins};
 pub use assigned::{Assigned, Assignment, Holding, Place, PlaceState, Presence};
 pub use class::Class;
+pub use drain::Drain;
 pub use epoch::{AdvancePlan, AdvanceRefused, AdvanceWish, EpochChange, Survey, plan_advance};
 pub use formats::PlansApart;
 pub use keeper::{Action, Event, IllegalTransition, State, next};

@@ -3,19 +3,20 @@
 //! A request owns the store while it runs. One more may wait; a third replaces the one that waits,
 //! because the core never awaits more than its newest request.
 
+mod renewal;
 mod seals;
 
-use super::store::{Expected, HolderName, LeaseStore, Renewal, StoreError, StoreErrorKind, token_of};
+use super::store::{Expected, HolderName, LeaseStore, StoreError, StoreErrorKind, token_of};
 use crate::complaint::Complaint;
 use crate::error::Error;
 use idgen_core::clock::{BootMs, ClockReading, UnixMs};
-use idgen_core::lease::keeper::{Event, Held, Loss, Ticket};
-use idgen_core::lease::ledger::{Attempt, Grant, Standing, settle_grant, settle_renewal};
+use idgen_core::lease::keeper::{Event, Held, Ticket};
+use idgen_core::lease::ledger::{Attempt, Grant, settle_grant};
 use idgen_core::lease::listed::not_free;
 use idgen_core::lease::pool::{PlanError, PlanFor, plan_grant};
 use idgen_core::lease::{
-    Anchor, Applicant, BootId, Cell, CellId, Epoch, Leased, Mark, Memory, NotFree, Occupancy, Pins, Reach,
-    Revision, Snapshot, Tenancy, Timing, Told, Trust, Unsettled, Waits, Wanted,
+    Anchor, Applicant, BootId, Cell, CellId, Drain, Leased, Mark, Memory, NotFree, Occupancy, Pins, Reach,
+    Revision, Snapshot, Timing, Told, Trust, Unsettled, Waits, Wanted,
 };
 use std::future::pending;
 use std::pin::Pin;
@@ -152,6 +153,8 @@ struct Clerk<S> {
     told: Option<(String, Vec<Told>)>,
     seal_trouble: Complaint,
     pool: Option<Occupancy>,
+    /// Our server is drained, as the last look says.
+    drained: Option<Drain>,
     /// Ends the daemon.
     refused: Option<Error>,
 }
@@ -166,6 +169,7 @@ pub(super) struct Desk<S> {
     cell: Option<Cell>,
     anchor: Option<Anchor>,
     pool: Option<Occupancy>,
+    drained: Option<Drain>,
 }
 
 impl<S: LeaseStore> Desk<S> {
@@ -184,6 +188,7 @@ impl<S: LeaseStore> Desk<S> {
             told: None,
             seal_trouble: Complaint::default(),
             pool: None,
+            drained: None,
             refused: None,
         };
         Self {
@@ -193,6 +198,7 @@ impl<S: LeaseStore> Desk<S> {
             cell: None,
             anchor: None,
             pool: None,
+            drained: None,
         }
     }
 
@@ -209,6 +215,11 @@ impl<S: LeaseStore> Desk<S> {
     /// How full the pool was when it was last looked at; never of shards.
     pub(super) fn pool(&self) -> Option<Occupancy> {
         self.pool
+    }
+
+    /// The server is drained, as far as the store was last looked at.
+    pub(super) fn drained(&self) -> Option<&Drain> {
+        self.drained.as_ref()
     }
 
     /// Only when nothing else is to be done: what the core asks for comes first.
@@ -235,6 +246,7 @@ impl<S: LeaseStore> Desk<S> {
         self.cell.clone_from(&clerk.cell);
         self.anchor = clerk.pins.anchor().cloned();
         self.pool = clerk.pool;
+        self.drained.clone_from(&clerk.drained);
         self.idle = Some(clerk);
         if let Some(request) = self.waiting.take() {
             self.submit(request);
@@ -342,6 +354,7 @@ impl<S: LeaseStore> Clerk<S> {
                 self.trust.note_look(&self.waits, &snapshot, around, latched);
                 self.told = None;
                 self.cell = Some(snapshot.cell.clone());
+                self.drained = snapshot.drained().cloned();
                 Ok(snapshot)
             }
             Err(departure) => Err(self.sealed(&snapshot, &departure, latched).await),
@@ -381,6 +394,11 @@ impl<S: LeaseStore> Clerk<S> {
             self.note_committed(&grant.leased, grant.guard, BootMs(0));
             return Answer::of(Event::Granted { ticket, grant });
         }
+        // Asked again all the time: that is how it is noticed that somebody has resumed the server.
+        let nothing = || Answer::of(Event::GrantFailed { ticket, doubt: None });
+        if self.drained.is_some() {
+            return nothing();
+        }
         if let Err(unsettled) = self.settled(&snapshot, acquire.reading.wall) {
             return Answer::failed(Event::GrantFailed { ticket, doubt: None }, waiting(unsettled));
         }
@@ -398,6 +416,9 @@ impl<S: LeaseStore> Clerk<S> {
                 Ok(snapshot) => snapshot,
                 Err(error) => return Answer::failed(Event::GrantFailed { ticket, doubt: None }, error),
             };
+            if self.drained.is_some() {
+                return nothing();
+            }
         }
     }
 
@@ -470,80 +491,6 @@ impl<S: LeaseStore> Clerk<S> {
         }
     }
 
-    async fn renew(&mut self, ticket: Ticket, held: &Held, wanted: Vec<Leased>) -> Answer {
-        let Some(cell) = &self.cell else {
-            let trouble = StoreError::new(StoreErrorKind::Unreachable, "the store was never read");
-            return Answer::failed(Event::RenewFailed { ticket, doubt: true }, trouble);
-        };
-        let mut renewal = Renewal {
-            epoch: epoch_of(held),
-            epoch_nonce: cell.epoch_nonce,
-            formats: cell.worker_format.clone(),
-            boot_id: held.boot_id,
-            leased: with_windows(&held.leased, &wanted),
-        };
-        let (asked, asked_at) = (wanted, self.asked);
-        let result = self.renew_settled(held, &mut renewal).await;
-        let answer = match result {
-            Ok(Ok(committed)) => {
-                let leased: Vec<Leased> = renewal.leased.iter().map(Tenancy::leased).collect();
-                self.note_committed(&leased, committed.revision, asked_at);
-                Answer::of(Event::Renewed {
-                    ticket,
-                    guard: committed.revision,
-                    ttl_ms: committed.ttl_ms,
-                    leased,
-                })
-            }
-            Ok(Err(why)) => Answer::of(Event::RenewLost { ticket, why }),
-            Err(error) => {
-                let doubt = error.kind != StoreErrorKind::Unreachable;
-                Answer::failed(Event::RenewFailed { ticket, doubt }, error)
-            }
-        };
-        Answer { asked, ..answer }
-    }
-
-    /// Renews; looks first (or after a conflict) whether the guard is still right. Or why it is lost.
-    async fn renew_settled(
-        &mut self,
-        held: &Held,
-        renewal: &mut Renewal,
-    ) -> Result<Result<super::Committed, Loss>, StoreError> {
-        if !held.doubt {
-            match self.store.renew(renewal).await {
-                Ok(committed) => return Ok(Ok(committed)),
-                Err(error) if error.kind == StoreErrorKind::Conflict => {
-                    tracing::debug!("renewal conflicts: {error}");
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let snapshot = self.read(Expected::Unknown).await?;
-        renewal.formats.clone_from(&snapshot.cell.worker_format);
-        let standing = settle_renewal(&snapshot, self.holder.instance, held.boot_id, &held.leased);
-        let leased = match standing {
-            Standing::Mine { leased } => leased,
-            Standing::Ordered => return Ok(Err(Loss::Revoked)),
-            Standing::Lost => return Ok(Err(self.why_lost(held))),
-        };
-        for (wanted, committed) in renewal.leased.iter_mut().zip(leased) {
-            wanted.guard = committed.guard;
-            wanted.window.ceiling = wanted.window.ceiling.max(committed.window.ceiling);
-        }
-        self.store.renew(renewal).await.map(Ok)
-    }
-
-    /// After a look at the store that does not show the lease any more.
-    fn why_lost(&self, held: &Held) -> Loss {
-        let newer = |cell: &Cell| cell.epoch > epoch_of(held);
-        if self.cell.as_ref().is_some_and(newer) {
-            Loss::EpochAdvanced
-        } else {
-            Loss::StoreLost
-        }
-    }
-
     async fn release(&mut self, ticket: Ticket, boot_id: BootId, marks: &[Mark]) -> Answer {
         let mut tries = 1;
         loop {
@@ -563,21 +510,6 @@ impl<S: LeaseStore> Clerk<S> {
             }
         }
     }
-}
-
-/// That of the oldest token: a lease of two epochs is one that the store has ended.
-fn epoch_of(held: &Held) -> Epoch {
-    let epochs = held.leased.iter().map(|tenancy| tenancy.token.epoch);
-    epochs.min().unwrap_or_default()
-}
-
-/// The same identities with the windows that are to be committed.
-fn with_windows(held: &[Tenancy], wanted: &[Leased]) -> Vec<Tenancy> {
-    let windows = wanted.iter().map(|leased| leased.window);
-    held.iter()
-        .zip(windows)
-        .map(|(tenancy, window)| Tenancy { window, ..*tenancy })
-        .collect()
 }
 
 fn waiting(unsettled: Unsettled) -> StoreError {

@@ -1,5 +1,6 @@
 //! The shell of `idgen_core::lease::keeper`: runs its actions and feeds it what comes of them.
 
+mod drained;
 mod server_side;
 
 use super::clock::{AcceptRequest, AcceptRequests, ClockInputs, ClockWatch};
@@ -86,6 +87,10 @@ pub struct Keeper<S, C: Connect> {
     /// Listed identities that somebody else has.
     list_trouble: Complaint,
     missing_since: Option<Instant>,
+    /// The server is drained.
+    drain_trouble: Complaint,
+    /// What the server was told of that, and in which shared memory.
+    drain_told: Option<(BootId, Option<String>)>,
     renewed: u32,
     /// Claims that the last inspection found open. Nothing is closed before the store has been reached.
     found_open: usize,
@@ -133,6 +138,8 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             pool_trouble: Complaint::default(),
             list_trouble: Complaint::default(),
             missing_since: None,
+            drain_trouble: Complaint::default(),
+            drain_told: None,
             renewed: 0,
             found_open: 0,
             accepts,
@@ -244,6 +251,7 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             self.note_missing(missing);
         }
         self.watch_pool();
+        self.watch_drain();
         let Some(event) = answer.event else {
             self.publish();
             return Ok(());
@@ -435,7 +443,13 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             .list
             .as_ref()
             .is_none_or(|list| list.borrow().is_some());
-        let trouble = [&self.server_trouble, &self.store_trouble, &self.list_trouble]
+        let troubles = [
+            &self.server_trouble,
+            &self.drain_trouble,
+            &self.store_trouble,
+            &self.list_trouble,
+        ];
+        let trouble = troubles
             .into_iter()
             .find_map(Complaint::text)
             .or_else(|| self.clock.trouble());

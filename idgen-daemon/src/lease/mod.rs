@@ -23,6 +23,7 @@ mod schedules;
 mod server;
 mod shards;
 mod store;
+mod store_drains;
 mod store_etcd;
 #[cfg(test)]
 #[allow(dead_code, reason = "the conformance suite uses the rest of it")]
@@ -51,6 +52,7 @@ pub use shards::{MapFeeder, ShardBoard, ShardMap, ShardWatch, ShardWatchConfig};
 pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };
+pub use store_drains::DrainStore;
 pub use store_etcd::{
     EtcdApprover, EtcdConfig, EtcdSecurity, EtcdShards, EtcdStore, EtcdUser, Password, identities_at_once,
 };

@@ -68,6 +68,11 @@ pub trait MintingServer: Send + Sync + 'static {
         async { Ok(()) }
     }
 
+    /// Tells that somebody has drained it, and why; `None`: nobody has. One that shows it to nobody need not listen.
+    fn note_drained(&self, _why: Option<&str>) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+
     /// Waits until the session has ended.
     fn closed(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -115,6 +120,10 @@ impl MintingServer for Control {
 
     async fn note_clock(&self, judged: &Judgement) -> Result<()> {
         self.note_clock(judged).await
+    }
+
+    async fn note_drained(&self, why: Option<&str>) -> Result<()> {
+        self.note_drained(why).await
     }
 
     async fn closed(&mut self) {

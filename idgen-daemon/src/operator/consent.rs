@@ -28,7 +28,7 @@ impl Consent {
             (false, true, _) => Ok(Self::Given),
             (false, false, true) => Ok(Self::Ask),
             (false, false, false) => Err(Error::usage(
-                "this cannot be taken back, and there is no terminal to ask on",
+                "nobody has said yes to this, and there is no terminal to ask on",
             )
             .with_hint("--dry-run shows what it would do, --yes does it")),
         }

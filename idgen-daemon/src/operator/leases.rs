@@ -1,5 +1,6 @@
 //! `idgenctl leases`: who has which identity, as the lease store says it, sealed or not.
 
+use super::server::{self, Drained};
 use super::store::{anchors_of, of_store, open, printable, rfc3339};
 use crate::config::Config;
 use crate::error::Result;
@@ -27,6 +28,8 @@ pub struct Leases {
     pub server_not_asked: Option<String>,
     /// The pool of workers.
     pub pool: Option<Pool>,
+    /// Servers that take nothing, by somebody's order.
+    pub drained: Vec<Drained>,
     /// Workers, then shards, each in their order.
     pub leases: Vec<Lease>,
 }
@@ -102,7 +105,11 @@ pub async fn list(config: &Config, only: Option<Class>) -> Result<Leases> {
     let Some(survey) = survey(config).await? else {
         return Ok(Leases::of_new_store());
     };
-    Ok(Leases::of(&survey, &anchors, only))
+    let drained = server::drained(config).await?;
+    Ok(Leases {
+        drained,
+        ..Leases::of(&survey, &anchors, only)
+    })
 }
 
 /// The pool of workers; `None`: the store is new.
@@ -126,6 +133,7 @@ impl Leases {
             sealed: None,
             server_not_asked: None,
             pool: None,
+            drained: Vec::new(),
             leases: Vec::new(),
         }
     }
@@ -149,6 +157,7 @@ impl Leases {
             sealed: survey.sealed_because(anchors.as_deref().unwrap_or_default()),
             server_not_asked: anchors.as_ref().err().cloned(),
             pool: Some(Pool::of(survey)),
+            drained: Vec::new(),
             leases: leases.collect(),
         }
     }
@@ -172,6 +181,9 @@ impl Leases {
         }
         if let Some(pool) = &self.pool {
             let _ = write!(text, "\nworker pool: {}", pool.text);
+        }
+        for drained in &self.drained {
+            let _ = write!(text, "\nserver {}", drained.text());
         }
         if !self.leases.is_empty() {
             let _ = write!(text, "\n{}", self.lines());

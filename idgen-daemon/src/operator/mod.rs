@@ -12,6 +12,7 @@ pub mod lock;
 pub mod masters;
 pub mod region;
 pub mod revoke;
+pub mod server;
 pub mod shards;
 mod store;
 pub mod stripes;

@@ -6,13 +6,13 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::ranges::{self, Ranges};
 use crate::lease::{
-    AnyShards, AnyStore, AssignmentStore, CellStore, RECORDS_AT_ONCE, ShardFeed, ShardLook, StoreErrorKind,
+    AnyShards, AnyStore, AssignmentStore, DrainStore, RECORDS_AT_ONCE, ShardFeed, ShardLook, StoreErrorKind,
     place_json, shards_of,
 };
 use crate::plain_table::plain_table;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::assigned::{Assigned, Orders};
-use idgen_core::lease::{Class, Identity, InstanceId, Place};
+use idgen_core::lease::{Class, Drain, Identity, InstanceId, Place};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,8 +119,8 @@ pub async fn order(config: &Config, wish: &Wish, how: &How, say: impl FnMut(&str
     }
 }
 
-async fn order_in(
-    store: &mut (impl AssignmentStore + CellStore),
+pub(super) async fn order_in(
+    store: &mut (impl AssignmentStore + DrainStore),
     feed: &mut impl ShardFeed,
     config: &Config,
     (wish, how): (&Wish, &How),
@@ -156,7 +156,7 @@ enum Given {
 }
 
 async fn give(
-    store: &mut (impl AssignmentStore + CellStore),
+    store: &mut (impl AssignmentStore + DrainStore),
     feed: &mut impl ShardFeed,
     config: &Config,
     (wish, how): (&Wish, &How),
@@ -168,6 +168,7 @@ async fn give(
         let servers = feed.look().await.map_err(of_store)?.assigned.servers;
         let assigned = Assigned { records, servers };
         let orders = plan(&assigned, wish)?;
+        refuse_drained(&store.drains().await.map_err(of_store)?, &orders)?;
         if how.dry_run {
             return Ok(Given::Tried(orders));
         }
@@ -184,6 +185,22 @@ async fn give(
             Ok(()) => return Ok(Given::Ordered(orders)),
             Err(error) if error.kind == StoreErrorKind::Conflict && tries < TRIES => tries += 1,
             Err(error) => return Err(of_store(error)),
+        }
+    }
+}
+
+/// Nobody would have them.
+pub(super) fn refuse_drained(drains: &[Drain], orders: &Orders) -> Result<()> {
+    let drained = drains.iter().find(|drain| {
+        let takes = |(_, server): (&Identity, &String)| *server == drain.server;
+        drain.drained && orders.iter().any(takes)
+    });
+    match drained {
+        None => Ok(()),
+        Some(drain) => {
+            let server = printable(&drain.server);
+            let hint = format!("idgenctl server resume {server}");
+            Err(Error::refused(format!("server {server} is drained: it takes nothing")).with_hint(hint))
         }
     }
 }

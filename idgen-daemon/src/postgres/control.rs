@@ -199,6 +199,15 @@ impl Control {
         Ok(())
     }
 
+    /// Tells whether somebody has drained the server, and why.
+    pub async fn note_drained(&self, why: Option<&str>) -> Result<()> {
+        self.session
+            .rows("SELECT idgen.note_drained($1)", &[&why])
+            .await
+            .map_err(explain)?;
+        Ok(())
+    }
+
     /// Every identity of the class that shared memory knows of.
     pub async fn slots(&self) -> Result<Vec<OpenSlot>> {
         let rows = self

@@ -39,8 +39,10 @@ pub struct ServerStatus {
     pub extension: String,
     /// What a daemon must speak.
     pub contract: i32,
-    /// serving, no lease, not preloaded or in recovery.
+    /// serving, drained, no lease, not preloaded or in recovery.
     pub state: String,
+    /// Who has drained it, when and why. `None`: nobody, as far as its daemon knows.
+    pub drained: Option<String>,
     /// Name of its shared memory.
     pub boot_id: Option<Uuid>,
     /// Since when the daemon has been silent.
@@ -154,7 +156,7 @@ impl Status {
                 "SELECT current_setting('server_version'), version, contract_version, state, boot_id, \
                         daemon_seen_ms_ago, open_slots, deadline_in_ms, cell_id, worker_format, \
                         clock_state, clock_reason, clock_offset_us, clock_error_us, \
-                        authority, authority_state, authority_deadline_in_ms \
+                        authority, authority_state, authority_deadline_in_ms, drained \
                    FROM idgen.health",
                 &[],
             )
@@ -178,6 +180,7 @@ impl Status {
                 extension: health.try_get(1)?,
                 contract: health.try_get(2)?,
                 state: health.try_get(3)?,
+                drained: health.try_get("drained")?,
                 boot_id: health.try_get(4)?,
                 daemon_seen_ms_ago: health.try_get(5)?,
                 open_slots: health.try_get::<_, Option<i32>>(6)?.unwrap_or_default(),

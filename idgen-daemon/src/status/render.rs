@@ -27,6 +27,9 @@ fn server(status: &Status) -> Table {
         Cell::new(format!("{} (contract {})", server.extension, server.contract)),
     );
     line("state", state(&server.state));
+    if let Some(why) = &server.drained {
+        line("drained", Cell::new(why).fg(Color::Yellow));
+    }
     line("boot id", Cell::new(or_dash(server.boot_id)));
     line(
         "daemon seen",
@@ -133,7 +136,7 @@ fn identities(alike: &[SlotStatus]) -> String {
 fn state(name: &str) -> Cell {
     let color = match name {
         "serving" | "open" => Color::Green,
-        "fenced" => Color::Yellow,
+        "fenced" | "drained" => Color::Yellow,
         _ => Color::Red,
     };
     Cell::new(name).fg(color)
@@ -210,6 +213,7 @@ mod tests {
                 extension: "0.2.0".to_owned(),
                 contract: 1,
                 state: "serving".to_owned(),
+                drained: None,
                 boot_id: None,
                 daemon_seen_ms_ago: Some(120),
                 open_slots: 1,

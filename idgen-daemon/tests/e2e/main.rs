@@ -99,6 +99,8 @@ mod segment_serve;
 #[cfg(test)]
 mod server;
 #[cfg(test)]
+mod server_drain;
+#[cfg(test)]
 mod shard;
 #[cfg(test)]
 mod shard_moves;

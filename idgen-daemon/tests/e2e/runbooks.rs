@@ -275,6 +275,31 @@ fn the_runbook_of_shards_that_must_move() {
 }
 
 #[test]
+fn the_runbook_of_a_planned_restart() {
+    let mut servers = Server::several(2);
+    let store = Store::on(&servers[1]);
+    let options = |servers: &[Server], n: usize, name: &str, ids: &str| {
+        let options = DaemonOptions::new(&servers[n]).store(store.clone());
+        options.name(name).shards(ids)
+    };
+    let mut first = options(&servers, 0, "db-a", "5, 6").start();
+    let _second = options(&servers, 1, "db-b", "7").start();
+    let runbook = Runbook::open("a planned restart", &servers[0], &mut first);
+    runbook.comes_to_say(&[(0, "db-a"), (0, "db-b")]);
+    runbook.comes_to_say(&[
+        (0, "nothing was changed"),
+        (0, "it has no lease any more"),
+        (0, "drained|server db-a was drained"),
+    ]);
+    runbook.says(&[(0, "")]);
+    assert_eq!(runbook.services(), "restart postgresql\n");
+    servers[0].restart();
+    runbook.says(&[(0, "takes leases again"), (0, "moved in ")]);
+    runbook.comes_to_say(&[(0, "serving"), (0, "ready")]);
+    runbook.is_over();
+}
+
+#[test]
 fn the_runbook_of_a_lock_that_is_stuck() {
     let (server, files) = (Server::start(), Scratch::new("stuck"));
     let mut daemon = DaemonOptions::new(&server)

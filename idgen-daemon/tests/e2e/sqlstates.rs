@@ -20,8 +20,10 @@ fn project(path: &str) -> PathBuf {
 /// The string literals of the one table of errors that have the form of a SQLSTATE: of its reports, and of the list of
 /// those that `idgen.stats` counts.
 fn raised_by_the_extension() -> (BTreeSet<String>, BTreeSet<String>) {
-    let read = |path| fs::read_to_string(project(path)).expect("read the table of errors");
-    let source = read("pg_idgen/src/error.rs") + &read("pg_idgen/src/error/tags.rs");
+    let read = |path: &str| fs::read_to_string(project(path)).expect("read the table of errors");
+    let source = ["error.rs", "error/snowflakes.rs", "error/tags.rs"]
+        .map(|file| read(&format!("pg_idgen/src/{file}")))
+        .concat();
     let (counted, reported) = source
         .split_once("struct Report {")
         .expect("the list of counted codes stands before the reports");

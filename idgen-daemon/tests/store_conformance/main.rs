@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod assignments;
 #[cfg(test)]
+mod drains;
+#[cfg(test)]
 #[path = "../e2e/kit/mod.rs"]
 #[allow(
     dead_code,
@@ -175,6 +177,16 @@ macro_rules! conformance {
         #[test]
         fn an_order_against_another_lease_changes_nothing() {
             crate::orders::an_order_against_another_lease_changes_nothing(&$place);
+        }
+
+        #[test]
+        fn a_drained_server_is_granted_nothing_until_it_is_resumed() {
+            crate::drains::a_drained_server_is_granted_nothing_until_it_is_resumed(&$place);
+        }
+
+        #[test]
+        fn what_is_said_of_a_server_is_written_over_what_was_seen_only() {
+            crate::drains::what_is_said_of_a_server_is_written_over_what_was_seen_only(&$place);
         }
 
         #[test]

@@ -83,7 +83,7 @@ impl Place for Tables {
 
     fn wipe(&self) {
         self.run("SET session_replication_role = replica; TRUNCATE idgen.cell, idgen.lease, idgen.epoch, idgen.named_lease, \
-                  idgen.named_ceiling, idgen.stripe, idgen.lease_order, idgen.request, idgen.approval");
+                  idgen.named_ceiling, idgen.stripe, idgen.lease_order, idgen.server_drain, idgen.request, idgen.approval");
     }
 
     fn advance_epoch(&self) {
@@ -270,6 +270,7 @@ fn names_ceilings_stripes_orders_and_approvals_are_never_removed() {
         "named_ceiling",
         "stripe",
         "lease_order",
+        "server_drain",
         "request",
         "approval",
     ] {

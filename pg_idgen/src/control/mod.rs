@@ -24,6 +24,7 @@ const WINDOW_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
 v1_function!(idgen_server_clock, server_clock);
 v1_function!(idgen_note_clock, note_clock);
+v1_function!(idgen_note_drained, note_drained);
 v1_function!(idgen_claim_server, claim_server);
 v1_function!(idgen_install_lease, install_lease);
 v1_function!(idgen_extend_lease, extend_lease);
@@ -53,6 +54,12 @@ fn note_clock(call: Call) -> Result<pg_sys::Datum, Error> {
         error_us: call.bigint(3),
     };
     shared.note_clock(clock::boot(), &said);
+    Ok(pg_sys::Datum::null())
+}
+
+fn note_drained(call: Call) -> Result<pg_sys::Datum, Error> {
+    let shared = shared().ok_or(Error::NotPreloaded)?;
+    shared.note_drained(call.text(0)?);
     Ok(pg_sys::Datum::null())
 }
 

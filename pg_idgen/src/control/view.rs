@@ -79,11 +79,12 @@ fn server_state(call: Call) -> Result<pg_sys::Datum, Error> {
             None,
             None,
             None,
+            None,
         ]),
     }
 }
 
-fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 18] {
+fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 19] {
     let now = clock::boot();
     let open = |kind| {
         let known = shared.leases().known();
@@ -95,6 +96,7 @@ fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 18] {
     let (workers, shards) = (open(Kind::Worker).count(), open(Kind::Shard).count());
     let state = match (in_recovery(), workers + shards) {
         (true, _) => "in recovery",
+        (false, 0) if shared.is_drained() => "drained",
         (false, 0) => "no lease",
         (false, _) => "serving",
     };
@@ -124,5 +126,6 @@ fn health(shared: &Shared) -> [Option<pg_sys::Datum>; 18] {
         said.and_then(|said| text_datum(&said.reason)),
         said.and_then(|said| said.offset_us).and_then(bigint_datum),
         said.and_then(|said| said.error_us).and_then(bigint_datum),
+        shared.drained().and_then(|why| text_datum(&why)),
     ]
 }

@@ -11,7 +11,7 @@ const FRESH_MS: u64 = 30_000;
 const NONE: i64 = i64::MIN;
 
 /// A text of at most `8 * WORDS` bytes, in words. Zero bytes end it.
-struct Text<const WORDS: usize>([AtomicU64; WORDS]);
+pub(super) struct Text<const WORDS: usize>([AtomicU64; WORDS]);
 
 /// The last note. Written and read under the `control` lock, so that its parts belong together.
 pub struct ClockNote {
@@ -32,12 +32,12 @@ pub struct ClockWords<T> {
 }
 
 impl<const WORDS: usize> Text<WORDS> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
     /// Cut to what fits, between two characters.
-    fn store(&self, text: &str) {
+    pub(super) fn store(&self, text: &str) {
         let mut end = text.len().min(8 * WORDS);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -51,12 +51,12 @@ impl<const WORDS: usize> Text<WORDS> {
         }
     }
 
-    fn load(&self) -> [u64; WORDS] {
+    pub(super) fn load(&self) -> [u64; WORDS] {
         std::array::from_fn(|index| self.0[index].load(Relaxed))
     }
 }
 
-fn words_to_text(words: &[u64]) -> String {
+pub(super) fn words_to_text(words: &[u64]) -> String {
     let bytes: Vec<u8> = words
         .iter()
         .flat_map(|word| word.to_le_bytes())

@@ -9,6 +9,7 @@
 mod authority;
 mod bulk;
 mod clock_note;
+mod drain_note;
 mod formats;
 mod identities;
 mod places;
@@ -81,6 +82,7 @@ struct Head {
     anchor_offset_ms: AtomicI64,
     anchor_boot_ms: AtomicU64,
     clock_note: clock_note::ClockNote,
+    drain_note: drain_note::DrainNote,
     launcher_latch: AtomicPtr<pg_sys::Latch>,
     /// Databases wait for a refill worker, and there may be no more of them.
     databases_waiting: AtomicBool,
@@ -193,6 +195,7 @@ unsafe fn initialise(memory: *mut Shared) {
             anchor_offset_ms: AtomicI64::new(0),
             anchor_boot_ms: AtomicU64::new(0),
             clock_note: clock_note::ClockNote::new(),
+            drain_note: drain_note::DrainNote::new(),
             launcher_latch: AtomicPtr::default(),
             databases_waiting: AtomicBool::new(false),
         });

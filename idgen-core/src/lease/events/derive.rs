@@ -343,6 +343,11 @@ pub(super) fn other(place: &Place, turn: Turn<'_>) -> Vec<Deed> {
             let detail = Detail::default().text("server", server).text("by", by);
             vec![Deed::new(Kind::Assigned, detail.text("reason", reason))]
         }
+        (Value::Drain { drained, by, reason }, _) => {
+            let kind = if *drained { Kind::Drained } else { Kind::Resumed };
+            let detail = Detail::default().text("by", by).text("reason", reason);
+            vec![Deed::new(kind, detail)]
+        }
         (Value::Ceiling(is), Some(Value::Ceiling(was))) if is < was => {
             vec![Deed::new(Kind::Changed, Detail::default()).found(Some(Finding::CeilingFell))]
         }

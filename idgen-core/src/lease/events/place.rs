@@ -30,6 +30,8 @@ pub enum Place {
     Used(String),
     /// Which server is to have a shard.
     Assigned(String),
+    /// Whether a server is drained.
+    Drain(String),
     /// What a store keeps for itself: counts of its keys.
     Bookkeeping(String),
     /// Anything else, such as a later release may keep.
@@ -67,6 +69,7 @@ impl Place {
                 Some((request, "done")) => Some(Self::Used(request.to_owned())),
                 _ => None,
             },
+            "drain" => named(Self::Drain),
             "map" => Some(Self::Assigned(rest.strip_prefix("assigned/")?.to_owned())),
             "named" => match rest.split_once('/') {
                 Some(("holder", name)) => Some(Self::Name(name.to_owned())),
@@ -108,6 +111,7 @@ impl Place {
             Self::Ask(request) => format!("request/{request}/ask"),
             Self::Used(request) => format!("request/{request}/done"),
             Self::Assigned(shard) => format!("map/assigned/{shard}"),
+            Self::Drain(server) => format!("drain/{server}"),
             Self::Bookkeeping(key) | Self::Other(key) => key.clone(),
         }
     }
@@ -140,6 +144,7 @@ impl fmt::Display for Place {
             Self::Ask(request) => write!(f, "request {request}"),
             Self::Used(request) => write!(f, "use of request {request}"),
             Self::Assigned(shard) => write!(f, "place of shard {shard}"),
+            Self::Drain(server) => write!(f, "server {server}"),
             Self::Bookkeeping(key) | Self::Other(key) => write!(f, "key {key}"),
         }
     }
@@ -246,6 +251,15 @@ pub enum Value {
     Assigned {
         /// Which server is to have it.
         server: String,
+        /// Who says so.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Of [`Place::Drain`].
+    Drain {
+        /// It is drained; else it was resumed.
+        drained: bool,
         /// Who says so.
         by: String,
         /// Why.

@@ -29,6 +29,10 @@ pub enum Kind {
     Used,
     /// Another server is to have a shard.
     Assigned,
+    /// A server is to take no leases, and to give back what it has.
+    Drained,
+    /// It may take leases again.
+    Resumed,
     /// A name was leased.
     Taken,
     /// It was given back.
@@ -61,7 +65,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::Began,
         Self::CellMade,
         Self::Granted,
@@ -73,6 +77,8 @@ impl Kind {
         Self::Asked,
         Self::Used,
         Self::Assigned,
+        Self::Drained,
+        Self::Resumed,
         Self::Taken,
         Self::GivenBack,
         Self::Sealed,
@@ -104,6 +110,8 @@ impl Kind {
             Self::Asked => "asked",
             Self::Used => "request_used",
             Self::Assigned => "assigned",
+            Self::Drained => "drained",
+            Self::Resumed => "resumed",
             Self::Taken => "taken",
             Self::GivenBack => "given_back",
             Self::Sealed => "sealed",

@@ -293,6 +293,8 @@ fn places_are_told_by_their_keys() {
         "request/8b0e6a54/done",
         "request/8b0e6a54/later",
         "map/assigned/7",
+        "drain/db1",
+        "drain/a/b",
         "map/later",
         "w/5/later",
         "w/x/hw",

@@ -10,6 +10,7 @@ mod format;
 mod leases;
 mod lock;
 mod region;
+mod server;
 mod shards;
 mod shared;
 mod status;
@@ -70,6 +71,9 @@ enum Command {
     /// Which server has which shard; shards are moved while all servers mint.
     #[command(subcommand)]
     Shards(shards::ShardsCommand),
+    /// A whole server: it gives back what it has, and takes nothing until it is resumed.
+    #[command(subcommand)]
+    Server(server::ServerCommand),
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
@@ -90,6 +94,7 @@ impl Command {
             Self::Events(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
+            Self::Server(command) => command.run(),
             Self::Lock(command) => command.run(),
             Self::Completions(completions) => completions.run(),
         }

@@ -81,6 +81,13 @@ struct UsedFields {
 }
 
 #[derive(Deserialize)]
+struct DrainFields {
+    drained: bool,
+    by: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
 struct AssignedFields {
     server: String,
     by: String,
@@ -122,6 +129,9 @@ pub(crate) fn value_of(place: &Place, made: Revision, text: &str) -> Value {
         }),
         Place::Assigned(_) => {
             read(text).map(|AssignedFields { server, by, reason }| Value::Assigned { server, by, reason })
+        }
+        Place::Drain(_) => {
+            read(text).map(|DrainFields { drained, by, reason }| Value::Drain { drained, by, reason })
         }
         Place::Bookkeeping(_) | Place::Other(_) => None,
     };
@@ -207,6 +217,11 @@ pub(crate) fn row_places(table: &str, row: &serde_json::Value) -> Vec<(Place, Se
             let assigned =
                 json!({"server": row.of("server"), "by": row.of("assigned_by"), "reason": row.of("reason")});
             vec![row.seen(Place::Assigned(row.number("shard").to_string()), assigned)]
+        }
+        ("server_drain", _) => {
+            let drain =
+                json!({"drained": row.of("drained"), "by": row.of("said_by"), "reason": row.of("reason")});
+            vec![row.seen(Place::Drain(row.text("server")), drain)]
         }
         _ => vec![row.seen(Place::Other(table.to_owned()), row.0.clone())],
     }
@@ -360,6 +375,7 @@ mod tests {
             "epoch/1",
             "named/holder/a",
             "order/w/1",
+            "drain/a",
         ] {
             for text in ["", "{}", "[]", "7", "{\"generation\": \"x\"}", "\u{0}"] {
                 assert_eq!(
@@ -377,6 +393,7 @@ mod tests {
             "stripe",
             "named_ceiling",
             "lease_order",
+            "server_drain",
             "later",
         ] {
             assert!(!row_places(table, &json!({})).is_empty());

@@ -129,6 +129,11 @@ impl<S: LeaseStore, C: Connect> Keeper<S, C> {
             self.server = None;
             return Err(error);
         }
+        // Taken out: it is told by us.
+        if let Some(server) = self.server.take() {
+            self.tell_drain(&server, said.boot_id).await?;
+            self.server = Some(server);
+        }
         Ok(Reading {
             clock: said.clock,
             boot_id: said.boot_id,

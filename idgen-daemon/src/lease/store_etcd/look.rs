@@ -5,7 +5,7 @@ use super::value::{
     CellValue, ChangeValue, HighWaterValue, Keys, SeenCell, SeenKeys, ShardsValue, decode_keys, identity_of,
     missing, missing_cell, unsigned, value,
 };
-use super::{Effect, EtcdStore, Result, encode, host_clock, not_as_expected, orders};
+use super::{Effect, EtcdStore, Result, drains, encode, host_clock, not_as_expected, orders};
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
 use idgen_core::lease::{AdvancePlan, Class, Identity, Orders, Snapshot, Survey};
 
@@ -18,6 +18,8 @@ pub(super) struct Fetched {
     cell: Option<KeyValue>,
     shards: Option<KeyValue>,
     changes: Vec<KeyValue>,
+    /// Whether the server of whoever looks is drained.
+    drain: Option<KeyValue>,
     /// By class, as asked for.
     identities: Vec<(Class, Vec<KeyValue>)>,
     /// The same.
@@ -45,6 +47,7 @@ impl Fetched {
             cell: one(keys.cell()),
             shards: one(keys.shards()),
             changes: below(keys.changes()),
+            drain: None,
             identities: Class::ALL.map(|class| (class, below(keys.below(class)))).to_vec(),
             orders: Vec::new(),
         }
@@ -114,7 +117,11 @@ impl EtcdStore {
         self.orders = fetched.orders_of(&self.config.prefix, self.keys.class())?;
         self.orders_seen = fetched.revision;
         let snapshot = Snapshot::new(of_class, unsigned(fetched.revision), seen.rows);
-        Ok(snapshot.with_orders(self.orders.clone()))
+        let drain = fetched.drain.as_ref();
+        let drain = drain
+            .map(|pair| drains::read(&self.config.prefix, pair))
+            .transpose()?;
+        Ok(snapshot.with_orders(self.orders.clone()).with_drain(drain))
     }
 
     /// What whatever is written from now on was planned on.
@@ -177,6 +184,7 @@ impl EtcdStore {
             TxnOp::get(self.keys.cell(), None),
             TxnOp::get(self.keys.shards(), None),
             below(self.keys.changes()),
+            TxnOp::get(drains::key(&self.config.prefix, &self.config.holder.name), None),
         ];
         gets.extend(classes.iter().map(|class| below(self.keys.below(*class))));
         let orders = |class: &Class| below(orders::below(&self.config.prefix, *class));
@@ -194,7 +202,7 @@ impl EtcdStore {
                 _ => None,
             })
             .collect();
-        let [cell, shards, changes, of_classes @ ..] = &answers[..] else {
+        let [cell, shards, changes, drain, of_classes @ ..] = &answers[..] else {
             return Err(left_out());
         };
         let Some((identities, orders)) = of_classes
@@ -214,6 +222,7 @@ impl EtcdStore {
             cell: cell.kvs().first().cloned(),
             shards: shards.kvs().first().cloned(),
             changes: changes.kvs().to_vec(),
+            drain: drain.kvs().first().cloned(),
             identities: by_class(identities),
             orders: by_class(orders),
         })

@@ -7,6 +7,7 @@
 //!  PREFIX/s/ID/...     the same of a shard
 //!  PREFIX/shards       how many shards have keys
 //!  PREFIX/order/w/ID   what an operator has ordered last of a holder of the worker; PREFIX/order/s/ID of the shard
+//!  PREFIX/drain/NAME   whether the server of this name is drained
 //!  PREFIX/epoch/N      how epoch N began; never deleted
 //!  PREFIX/request/...  what needs two people, see `requests.rs`
 //!  PREFIX/named/...    named leases and their ceilings, see `named.rs`
@@ -22,6 +23,7 @@
 //! shards are counted in one key, and every look compares.
 
 mod beacons;
+mod drains;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod leases;

@@ -4,6 +4,7 @@
 //! The conformance suite holds it to what Postgres and etcd do; so what the keepers' simulation finds with it counts.
 //! There is nothing to compact: no adapter reads the past.
 
+mod drains;
 mod named;
 mod orders;
 mod requests;
@@ -15,8 +16,9 @@ use idgen_core::lease::approval::{Request, RequestId};
 use idgen_core::lease::epoch::not_itself;
 use idgen_core::lease::ledger::{Cell, Holder, Row};
 use idgen_core::lease::{
-    AdvancePlan, Assignment, BootId, CellId, Class, Epoch, EpochChange, EpochNonce, GrantPlan, Identity,
-    InstanceId, Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token, Told,
+    AdvancePlan, Assignment, BootId, CellId, Class, Drain, Epoch, EpochChange, EpochNonce, GrantPlan,
+    Identity, InstanceId, Leased, Mark, Order, Revision, Snapshot, StoreIdentity, Survey, SwitchPlan, Token,
+    Told,
 };
 use idgen_daemon::lease::{
     Committed, Expected, HolderName, Renewal, Seal, StoreError, StoreErrorKind, host_clock,
@@ -63,6 +65,7 @@ struct Books {
     names: Names,
     orders: BTreeMap<(Class, Identity), Order>,
     assignments: BTreeMap<Identity, Assignment>,
+    drains: BTreeMap<String, Drain>,
     requests: BTreeMap<RequestId, Request>,
     approvals_needed: Option<u32>,
 }
@@ -377,6 +380,7 @@ impl Ground {
 
     fn grant(&mut self, who: &Asker, plan: &GrantPlan) -> Result<Committed> {
         self.open_as(plan.epoch, plan.epoch_nonce, &plan.formats)?;
+        self.check_drain(&who.holder.name)?;
         let now = self.now();
         let as_planned = plan.grants.iter().all(|planned| {
             let row = self.books.rows.get(&(who.class, planned.leased.identity));

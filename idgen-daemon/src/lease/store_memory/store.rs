@@ -61,8 +61,12 @@ impl LeaseStore for MemoryStore {
     }
 
     async fn read(&mut self) -> Result<Snapshot> {
-        let (class, expected) = (self.asker.class, self.expected);
-        self.look(move |ground| ground.read(class, expected)).await
+        let (who, expected) = (self.asker.clone(), self.expected);
+        self.look(move |ground| {
+            let drain = ground.drain_of(&who.holder.name);
+            Ok(ground.read(who.class, expected)?.with_drain(drain))
+        })
+        .await
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {

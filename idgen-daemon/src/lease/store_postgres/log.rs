@@ -32,6 +32,7 @@ const ROWS: &str = "
     UNION ALL SELECT 'lease_order', to_jsonb(o)::text FROM idgen.lease_order o
     UNION ALL SELECT 'request', to_jsonb(r)::text FROM idgen.request r
     UNION ALL SELECT 'shard_assignment', to_jsonb(a)::text FROM idgen.shard_assignment a
+    UNION ALL SELECT 'server_drain', to_jsonb(d)::text FROM idgen.server_drain d
     UNION ALL SELECT 'epoch', to_jsonb(e)::text FROM idgen.epoch e
     UNION ALL SELECT 'stripe', to_jsonb(s)::text FROM idgen.stripe s";
 

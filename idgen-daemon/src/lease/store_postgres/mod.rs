@@ -8,6 +8,7 @@
 //! replication is reported as a WARNING and a successful commit, but may be lost with the primary.
 
 mod beacons;
+mod drains;
 mod log;
 mod named;
 mod orders;
@@ -230,10 +231,14 @@ impl LeaseStore for PostgresStore {
         let locked = begin(&session, self.expected).await?;
         let rows = read_leases(&session, self.config.class).await?;
         let orders = orders::read_tokens(&session, self.config.class).await?;
+        let drain = drains::read(&session, Some(&self.config.holder.name))
+            .await?
+            .pop();
         // The read counts only when the cell it may have made is there to stay.
         self.commit(session, warnings).await?;
         let revision = locked.revision;
-        Ok(Snapshot::new(locked.of(self.config.class), revision, rows).with_orders(orders))
+        let snapshot = Snapshot::new(locked.of(self.config.class), revision, rows);
+        Ok(snapshot.with_orders(orders).with_drain(drain))
     }
 
     async fn grant(&mut self, plan: &GrantPlan) -> Result<Committed> {
@@ -241,6 +246,7 @@ impl LeaseStore for PostgresStore {
         let warnings = session.warnings();
         let cell = begin(&session, self.expected).await?.cell;
         check_cell(&cell, plan.epoch, plan.epoch_nonce, &plan.formats)?;
+        drains::check(&session, &self.config.holder.name).await?;
         let revision = raise_revision(&session).await?;
         let planned = &plan.grants;
         let identities: Vec<i32> = planned
