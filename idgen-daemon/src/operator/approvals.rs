@@ -45,7 +45,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    fn of(request: &Request, needed: Needed, survey: &Survey) -> Self {
+    pub(super) fn of(request: &Request, needed: Needed, survey: &Survey) -> Self {
         let Ask {
             id,
             act,
@@ -332,7 +332,7 @@ async fn approve_in(
     }
 }
 
-async fn find(store: &mut impl RequestStore, id: RequestId) -> Result<(Needed, Request)> {
+pub(super) async fn find(store: &mut impl RequestStore, id: RequestId) -> Result<(Needed, Request)> {
     let Asked { needed, requests } = store.asked().await.map_err(of_store)?;
     let found = requests.into_iter().find(|request| request.ask.id == id);
     let request = found.ok_or_else(|| {
@@ -412,7 +412,7 @@ fn order_of(survey: &Survey, request: &Request, row: &Row) -> Order {
 }
 
 /// What will happen, for whoever is to approve it.
-fn sentence(config: &Config, survey: &Survey, act: &Act) -> Result<String> {
+pub(super) fn sentence(config: &Config, survey: &Survey, act: &Act) -> Result<String> {
     match act {
         Act::ForceRelease { class, token, .. } => {
             let row = meant(survey, act)?;

@@ -1,12 +1,14 @@
 //! `idgenctl events`: the trail of lease events, shown and proved.
 
-use super::store::{of_store, printable, rfc3339};
+use super::store::{of_store, open, printable, rfc3339};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::events::{AnyLog, Present, Read, Sink, TableSink, TrailEnd};
+use crate::lease::{AnyStore, Asked, RequestStore};
 use crate::plain_table::plain_table;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::CellId;
+use idgen_core::lease::approval::{Act, Request};
 use idgen_core::lease::events::{Finding, Head, Kind, Place, Record, Tracked, Tracker, Verifier};
 use serde::Serialize;
 use std::time::Duration;
@@ -203,6 +205,11 @@ impl Trail {
         let mut verdict = Verdict::new(self.cell, &end);
         self.walk(&end, wish, &mut verdict).await?;
         self.compare(config, &mut verdict).await?;
+        if !verdict.forced.is_empty() {
+            let branch = self.sink.cursor(self.cell).await.map_err(of_store)?;
+            let branch = branch.map_or(0, |kept| kept.branch);
+            verdict.judge_approvals(branch, asked(config).await);
+        }
         Ok(verdict)
     }
 
@@ -228,6 +235,9 @@ impl Trail {
                 let recent = wish.since.is_none_or(|since| record.at_ms >= since.0);
                 if record.finding.is_some() && recent {
                     verdict.findings.push(Event::of(record));
+                }
+                if recent && record.kind == Kind::ForceReleased.name() {
+                    verdict.forced.push(Event::of(record));
                 }
                 if let Some(noted) = wish.head.as_ref().filter(|noted| noted.0 == record.seq) {
                     verdict.note(noted, record);
@@ -281,6 +291,29 @@ impl Trail {
     }
 }
 
+/// The request means the lease that was taken.
+fn is_for(request: &Request, event: &Event) -> bool {
+    let Act::ForceRelease {
+        class,
+        identity,
+        token,
+        ..
+    } = &request.ask.act
+    else {
+        return false;
+    };
+    event.subject == format!("{class} {identity}") && event.detail["token"] == token.to_string()
+}
+
+/// What people have asked and approved.
+async fn asked(config: &Config) -> Result<Asked> {
+    let asked = match open(config) {
+        AnyStore::Postgres(mut store) => store.asked().await,
+        AnyStore::Etcd(mut store) => store.asked().await,
+    };
+    asked.map_err(of_store)
+}
+
 /// What is to be proved.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
@@ -313,8 +346,12 @@ pub struct Verdict {
     pub findings: Vec<Event>,
     /// Keys that the store has changed without a word in its log.
     pub unexplained: Vec<String>,
+    /// Releases by force that two people have not approved, as the store has their approvals.
+    pub unapproved: Vec<String>,
     /// Why the store was not compared with the trail.
     pub not_compared: Option<String>,
+    #[serde(skip)]
+    forced: Vec<Event>,
     #[serde(skip)]
     head_met: bool,
 }
@@ -332,7 +369,9 @@ impl Verdict {
             broken: None,
             findings: Vec::new(),
             unexplained: Vec::new(),
+            unapproved: Vec::new(),
             not_compared: None,
+            forced: Vec::new(),
             head_met: false,
         }
     }
@@ -365,10 +404,54 @@ impl Verdict {
         }
     }
 
+    /// Whoever may write everything can write down that a request was used; whether two people have approved it is said by
+    /// their approvals. An older history has its requests elsewhere.
+    fn judge_approvals(&mut self, branch: u64, asked: Result<Asked>) {
+        let forced: Vec<&Event> = self
+            .forced
+            .iter()
+            .filter(|event| event.branch == branch)
+            .collect();
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(_) if forced.is_empty() => return,
+            Err(error) => {
+                self.not_compared
+                    .get_or_insert(format!("its approvals cannot be read: {error}"));
+                return;
+            }
+        };
+        let short_of = |event: &&Event| {
+            let id = event.detail["request"]
+                .as_str()
+                .and_then(|id| id.parse::<Uuid>().ok());
+            let found = asked
+                .requests
+                .iter()
+                .find(|request| Some(Uuid::from_u128(request.ask.id.0)) == id && is_for(request, event));
+            let by: Vec<String> =
+                found.map_or_else(Vec::new, |request| request.approvers().into_iter().collect());
+            (by.len() < 2).then(|| {
+                let by = if by.is_empty() {
+                    "nobody".to_owned()
+                } else {
+                    by.join(", ")
+                };
+                format!("{} (approved by {by})", event.line())
+            })
+        };
+        self.unapproved = forced
+            .iter()
+            .copied()
+            .filter_map(|event| short_of(&event))
+            .collect();
+    }
+
     /// Nothing is wrong.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        self.broken.is_none() && self.findings.is_empty() && self.unexplained.is_empty()
+        let found = [&self.unexplained, &self.unapproved];
+        self.broken.is_none() && self.findings.is_empty() && found.iter().all(|found| found.is_empty())
     }
 
     /// Everything could be looked at.
@@ -406,6 +489,12 @@ impl Verdict {
             lines.push(format!(
                 "FINDING: the store has changed this without a word in its log: {}",
                 printable(change)
+            ));
+        }
+        for event in &self.unapproved {
+            lines.push(format!(
+                "FINDING: taken by force, and two people have not approved it: {}",
+                printable(event)
             ));
         }
         match &self.not_compared {

@@ -11,6 +11,7 @@ pub mod leases;
 pub mod lock;
 pub mod masters;
 pub mod region;
+pub mod requests;
 pub mod revoke;
 pub mod server;
 pub mod shards;

@@ -2,10 +2,11 @@
 
 use super::consent::Change;
 use super::leases::{Held, State};
+use super::requests::Pending;
 use super::store::{of_store, open, operator, printable, rfc3339, timing};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::{AnyStore, OrderStore, StoreErrorKind};
+use crate::lease::{AnyStore, Asked, OrderStore, RequestStore, StoreErrorKind};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::ledger::Row;
 use idgen_core::lease::{Class, Identity, Order, Survey, Token};
@@ -71,6 +72,8 @@ pub struct Detail {
     pub ceiling: String,
     /// What an operator has ordered last of a holder.
     pub order: Option<Ordered>,
+    /// What people may approve against the holder.
+    pub requests: Vec<Pending>,
 }
 
 /// What was ordered.
@@ -117,6 +120,7 @@ impl Detail {
                 request: order.request.map(Uuid::from_u128),
                 pending: token == Some(order.token),
             }),
+            requests: Vec::new(),
         }
     }
 
@@ -148,6 +152,7 @@ impl Detail {
         if let Some(order) = &self.order {
             lines.push(order.text());
         }
+        lines.extend(self.requests.iter().map(Pending::text));
         lines.join("\n")
     }
 }
@@ -183,14 +188,16 @@ pub async fn show(config: &Config, which: Which) -> Result<Detail> {
     }
 }
 
-async fn show_in(mut store: impl OrderStore, which: Which) -> Result<Detail> {
+async fn show_in(mut store: impl RequestStore, which: Which) -> Result<Detail> {
     Ok(look(&mut store, which).await?.1)
 }
 
-async fn look(store: &mut impl OrderStore, which: Which) -> Result<(Survey, Detail)> {
+async fn look(store: &mut impl RequestStore, which: Which) -> Result<(Survey, Detail)> {
     let survey = surveyed(store).await?;
     let orders = store.orders().await.map_err(of_store)?;
-    let detail = Detail::of(&survey, &orders, which);
+    let Asked { needed, requests } = store.asked().await.map_err(of_store)?;
+    let mut detail = Detail::of(&survey, &orders, which);
+    detail.requests = Pending::of(&survey, needed, &requests, which);
     Ok((survey, detail))
 }
 
@@ -257,7 +264,7 @@ pub async fn revoke(config: &Config, wish: &Wish) -> Result<Change<Revoked>> {
     }
 }
 
-async fn revoke_in(mut store: impl OrderStore, config: &Config, wish: &Wish) -> Result<Change<Revoked>> {
+async fn revoke_in(mut store: impl RequestStore, config: &Config, wish: &Wish) -> Result<Change<Revoked>> {
     let which = wish.which;
     let (survey, lease) = look(&mut store, which).await?;
     let held = row_of(&survey, which).and_then(|row| row.holder.as_ref());
@@ -312,7 +319,7 @@ fn sentence(which: Which, from: &Held) -> String {
 
 /// Waits until the store does not show the lease any more; how long that took.
 async fn given_back(
-    store: &mut impl OrderStore,
+    store: &mut impl RequestStore,
     which: Which,
     token: Token,
     began: Instant,

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
+use crate::audit;
 use crate::kit::daemon::{Answer, idgenctl};
 use crate::kit::process::Signal;
 use crate::kit::{
@@ -12,29 +13,29 @@ use crate::kit::{
     eventually, eventually_true, sql, users,
 };
 
-const PREFIX: &str = "/pg_idgen/default";
+pub const PREFIX: &str = "/pg_idgen/default";
 const PASSWORD: &str = "not-so-secret";
 
 /// A cell, and files that say how people log in to its store.
-struct Site {
-    server: Server,
-    daemon: Daemon,
+pub struct Site {
+    pub server: Server,
+    pub daemon: Daemon,
     files: Scratch,
 }
 
 impl Site {
-    fn ask(&self, command: &[&str]) -> Answer {
+    pub fn ask(&self, command: &[&str]) -> Answer {
         let config = self.daemon.config_path().to_str().expect("utf-8");
         idgenctl(&[command, &["--config", config, "--output", "json"]].concat())
     }
 
-    fn told(&self, command: &[&str]) -> Value {
+    pub fn told(&self, command: &[&str]) -> Value {
         let answer = self.ask(command);
         assert_eq!(answer.code, Some(0), "{command:?}: {}", answer.stderr);
         serde_json::from_str(&answer.stdout).expect("JSON")
     }
 
-    fn force_release(&self, identity: &str) -> String {
+    pub fn force_release(&self, identity: &str) -> String {
         let command = ["leases", "force-release", identity, "--reason", "its host burns"];
         let asked = self.told(&command);
         assert_eq!(
@@ -63,7 +64,7 @@ impl Site {
     }
 
     /// Who has approved it then, and what has become of it.
-    fn approved(&self, who: &str, request: &str) -> (Vec<String>, String) {
+    pub fn approved(&self, who: &str, request: &str) -> (Vec<String>, String) {
         let answer = self.approve(who, request);
         assert_eq!(answer.code, Some(0), "{who}: {}", answer.stderr);
         let shown: Value = serde_json::from_str(&answer.stdout).expect("JSON");
@@ -82,11 +83,11 @@ impl Site {
         );
     }
 
-    fn lease(&self, identity: &str) -> Value {
+    pub fn lease(&self, identity: &str) -> Value {
         self.told(&["leases", "show", identity])
     }
 
-    fn held_again(&self, identity: &str, after: &Value) -> Value {
+    pub fn held_again(&self, identity: &str, after: &Value) -> Value {
         eventually(PATIENCE, "it is held again", || {
             let lease = self.lease(identity);
             let revision = |lease: &Value| lease["holder"]["revision"].as_u64();
@@ -194,7 +195,7 @@ fn what_will_happen_is_said_before(site: &Site) {
 }
 
 /// A server whose own database is the store, with logins for people.
-fn in_tables() -> Site {
+pub fn in_tables() -> Site {
     let server = Server::start();
     let mut client = server.connect();
     for who in ["alice", "bob", "mallory"] {
@@ -223,6 +224,7 @@ fn in_tables_two_logins_take_a_shard_by_force_and_one_does_not() {
     let site = in_tables();
     who_may_take_a_shard_by_force(&site, "permission denied for function approve");
     what_will_happen_is_said_before(&site);
+    audit::in_tables_root_is_flagged_and_two_people_are_not(&site);
 }
 
 /// `session_user` counts, and the tables are nobody's to write.
@@ -270,7 +272,7 @@ fn in_tables_nobody_approves_as_somebody_else() {
 }
 
 /// etcd with client certificates: the common name is the user, and each may write below its own name only.
-fn in_etcd() -> (Etcd, Authority, CertDir, Site) {
+pub fn in_etcd() -> (Etcd, Authority, CertDir, Site) {
     let authority = Authority::new("people");
     let certs = CertDir::of(&authority);
     let etcd = Etcd::with(EtcdOptions::default().certs(&certs).args(&["--bcrypt-cost", "4"]));
@@ -316,9 +318,10 @@ fn in_etcd() -> (Etcd, Authority, CertDir, Site) {
 
 #[test]
 fn in_etcd_two_certificates_take_a_shard_by_force_and_one_does_not() {
-    let (_etcd, _authority, _certs, site) = in_etcd();
+    let (etcd, _authority, certs, site) = in_etcd();
     who_may_take_a_shard_by_force(&site, "permission denied");
     what_will_happen_is_said_before(&site);
+    audit::in_etcd_root_is_flagged_and_two_people_are_not(&site, &etcd, &certs);
 }
 
 #[test]

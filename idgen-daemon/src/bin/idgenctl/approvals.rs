@@ -4,6 +4,7 @@ use crate::shared::{CellArguments, ConsentArguments, DryRunArguments, Ended, wai
 use clap::Subcommand;
 use idgen_daemon::error::Result;
 use idgen_daemon::operator::approvals::{self, Approvals, Shown, Wish};
+use idgen_daemon::operator::requests::{self, Whole};
 use std::path::PathBuf;
 use std::time::Duration;
 use uuid::Uuid;
@@ -15,6 +16,17 @@ pub enum ApprovalsCommand {
     List {
         #[command(flatten)]
         cell: CellArguments,
+    },
+    /// Show one request whole: who has approved it, until when, and in a sentence what will happen when enough have.
+    #[command(
+        after_help = "Example:\n  idgenctl approvals show 6b1f0c0e-5a34-4a57-9d0c-0b5f3a1f7c11 --config /etc/idgend.toml"
+    )]
+    Show {
+        #[command(flatten)]
+        cell: CellArguments,
+        /// The request, as idgenctl approvals list prints it.
+        #[arg(value_name = "REQUEST")]
+        request: Uuid,
     },
     /// Approve a request, as whoever the lease store takes you for; when that is enough, it is done at once. Says in a sentence
     /// what will happen, and asks. Nobody approves for two: a second approval of one person changes nothing.
@@ -63,6 +75,10 @@ impl ApprovalsCommand {
             Self::List { cell } => {
                 let shown = wait_for(approvals::list(&cell.load()?))??;
                 cell.output.show(&shown, Approvals::text)?;
+            }
+            Self::Show { cell, request } => {
+                let shown = wait_for(requests::show(&cell.load()?, request))??;
+                cell.output.show(&shown, Whole::text)?;
             }
             Self::Approve {
                 cell,

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -330,6 +331,10 @@ impl Etcd {
 
     /// The release's own etcdctl, asking this member.
     pub fn ctl(&self, args: &[&str]) -> Answer {
+        answer(self.ctl_command(args))
+    }
+
+    fn ctl_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.options.release.program("etcdctl"));
         command.env("ETCDCTL_API", "3").args([
             "--endpoints",
@@ -343,7 +348,28 @@ impl Etcd {
             command.arg("--key").arg(certs.join("admin.key"));
         }
         command.args(args);
-        answer(command)
+        command
+    }
+
+    /// One transaction of these operations, a line each, without comparisons.
+    pub fn txn_ok(&self, args: &[&str], operations: &str) {
+        let mut command = self.ctl_command(&[args, &["txn"]].concat());
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("run etcdctl");
+        let mut stdin = child.stdin.take().expect("its input");
+        write!(stdin, "\n{operations}\n\n\n").expect("write the transaction");
+        drop(stdin);
+        let done = child.wait_with_output().expect("its end");
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && said.contains("SUCCESS"),
+            "{said}{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
     }
 
     /// [`Etcd::ctl`] for a command that must succeed; what it wrote.
