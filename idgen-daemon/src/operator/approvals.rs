@@ -305,7 +305,7 @@ async fn approve_in(
     let (needed, request) = find(&mut store, id).await?;
     request
         .check_alive(survey.cell.cell_id, survey.now)
-        .map_err(|why| Error::refused(why.to_string()))?;
+        .map_err(|why| no_more(why.to_string()))?;
     let would = sentence(config, &survey, &request.ask.act)?;
     if !consent.may(&would)? {
         return Ok(Change::tried(Shown::of(&request, needed, &survey), would));
@@ -322,7 +322,7 @@ async fn approve_in(
             Err(NotEnough::Used(_)) if tries > 1 => {
                 return Ok(Change::made(Shown::of(&request, needed, &survey)));
             }
-            Err(why) => return Err(Error::refused(why.to_string())),
+            Err(why) => return Err(no_more(why.to_string())),
         }
         match carry_out(&mut store, config, &survey, &request).await {
             // A holder that lives renews all the time.
@@ -340,6 +340,11 @@ pub(super) async fn find(store: &mut impl RequestStore, id: RequestId) -> Result
         Error::refused(format!("there is no request {id}")).with_hint("idgenctl approvals list")
     })?;
     Ok((needed, request))
+}
+
+fn no_more(why: String) -> Error {
+    Error::refused(why)
+        .with_hint("idgenctl approvals list shows what can be approved; ask anew for what is still wanted")
 }
 
 /// Enough people have approved it.
@@ -441,9 +446,8 @@ pub(super) fn sentence(config: &Config, survey: &Survey, act: &Act) -> Result<St
             "From now on {approvals} different people have to approve an advance of the epoch of this cell."
         )),
         Act::AdvanceEpoch { identity, .. } => Ok(format!(
-            "The store {identity} is opened: a new epoch begins in it as soon as {} people have approved it, what holds leases of \
-             an older epoch is not renewed any more, and this cannot be taken back. idgenctl epoch show tells the details.",
-            2
+            "The store {identity} is opened: a new epoch begins in it as soon as enough people have approved it, what holds leases \
+             of an older epoch is not renewed any more, and this cannot be taken back. idgenctl epoch show tells the details."
         )),
     }
 }
