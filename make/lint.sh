@@ -24,6 +24,9 @@ clippy_loom() {
     RUSTFLAGS="--cfg loom" cargo clippy --locked --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --all-targets -- -D warnings
 }
 
+# A workspace of its own, which nothing else here builds.
+fuzz_lock() { cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null; }
+
 tracked() { git ls-files --cached --others --exclude-standard -- "$@"; }
 
 shell_syntax() {
@@ -71,6 +74,7 @@ released_scripts() {
 }
 
 check "cargo fmt" cargo fmt --all -- --check
+check "the lock file of the fuzz targets fits" fuzz_lock
 check "clippy: core and daemon" clippy -p idgen-core -p idgen-daemon
 check "clippy: core under loom" clippy_loom
 check "clippy: extension ($PG_FEATURE)" clippy_extension

@@ -236,23 +236,25 @@ fn deliver(
     shared: &Shared,
     marked: &AtomicBool,
 ) -> bool {
-    let marked = || marked.load(Ordering::SeqCst);
-    while !shared.mode().stalls(way, marked()) && kept.front().is_some_and(|(due, _)| *due <= Instant::now())
-    {
+    loop {
+        let marked = marked.load(Ordering::SeqCst);
+        let is_due = kept.front().is_some_and(|(due, _)| *due <= Instant::now());
+        if !is_due || shared.mode().stalls(way, marked) {
+            return true;
+        }
         let Some((_, bytes)) = kept.pop_front() else {
             return true;
         };
+        // Counted before: what has been got asks for more, and that may be what marks the connection.
+        let passed = bytes.len() as u64;
+        shared.passed.fetch_add(passed, Ordering::Relaxed);
+        if way == Flow::Replies && marked {
+            shared.passed_to_marked.fetch_add(passed, Ordering::Relaxed);
+        }
         if to.write_all(&bytes).is_err() {
             return false;
         }
-        shared.passed.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if way == Flow::Replies && marked() {
-            shared
-                .passed_to_marked
-                .fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        }
     }
-    true
 }
 
 /// Closing a socket that lingers for no time sends RST.
