@@ -12,17 +12,17 @@ use crate::kit::daemon::{Answer, idgenctl};
 use crate::kit::process::Signal;
 use crate::kit::{Daemon, DaemonOptions, Etcd, PATIENCE, Server, Store, eventually, eventually_true, sql};
 
-pub(crate) const PREFIX: &str = "/pg_idgen/default";
+const PREFIX: &str = "/pg_idgen/default";
 /// Rounds in which whoever follows is killed.
 const KILLS: usize = 4;
 
-pub(crate) fn events(daemon: &Daemon, args: &[&str]) -> Answer {
+fn events(daemon: &Daemon, args: &[&str]) -> Answer {
     let config = daemon.config_path().to_str().expect("a path");
     idgenctl(&[&["events", args[0], "--config", config], &args[1..]].concat())
 }
 
 /// The whole trail.
-pub(crate) fn list(daemon: &Daemon) -> Vec<Value> {
+fn list(daemon: &Daemon) -> Vec<Value> {
     let answer = events(daemon, &["list", "--limit", "100000", "--output", "json"]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
     let shown: Value = serde_json::from_str(&answer.stdout).expect("JSON");
@@ -36,15 +36,15 @@ fn list_or_none(daemon: &Daemon) -> Vec<Value> {
     shown["events"].as_array().cloned().unwrap_or_default()
 }
 
-pub(crate) fn count(events: &[Value], kind: &str) -> usize {
+fn count(events: &[Value], kind: &str) -> usize {
     events.iter().filter(|event| event["kind"] == kind).count()
 }
 
-pub(crate) fn wait_for(daemon: &Daemon, what: &str, found: impl Fn(&Value) -> bool) -> Value {
+fn wait_for(daemon: &Daemon, what: &str, found: impl Fn(&Value) -> bool) -> Value {
     eventually(PATIENCE, what, || list_or_none(daemon).into_iter().find(&found))
 }
 
-pub(crate) fn finding<'f>(name: &'f str, subject: &'f str) -> impl Fn(&Value) -> bool + 'f {
+fn finding<'f>(name: &'f str, subject: &'f str) -> impl Fn(&Value) -> bool + 'f {
     move |event| event["finding"] == name && event["subject"] == subject
 }
 

@@ -40,7 +40,6 @@ mod dump;
 mod epoch;
 #[cfg(test)]
 mod events;
-mod events_go_on;
 #[cfg(test)]
 mod fencing;
 #[cfg(test)]
