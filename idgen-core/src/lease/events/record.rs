@@ -41,8 +41,6 @@ pub enum Kind {
     Sealed,
     /// Another epoch began.
     EpochAdvanced,
-    /// Another number of people has to approve.
-    ApprovalsSet,
     /// Workers mint in another format, or will.
     FormatsSwitched,
     /// A stripe was claimed.
@@ -67,7 +65,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 27] = [
         Self::Began,
         Self::CellMade,
         Self::Granted,
@@ -85,7 +83,6 @@ impl Kind {
         Self::GivenBack,
         Self::Sealed,
         Self::EpochAdvanced,
-        Self::ApprovalsSet,
         Self::FormatsSwitched,
         Self::StripeClaimed,
         Self::StripeJoined,
@@ -119,7 +116,6 @@ impl Kind {
             Self::GivenBack => "given_back",
             Self::Sealed => "sealed",
             Self::EpochAdvanced => "epoch_advanced",
-            Self::ApprovalsSet => "approvals_set",
             Self::FormatsSwitched => "formats_switched",
             Self::StripeClaimed => "stripe_claimed",
             Self::StripeJoined => "stripe_joined",
@@ -153,8 +149,6 @@ pub enum Finding {
     KeyDeleted,
     /// An epoch began that nobody has recorded.
     EpochUnrecorded,
-    /// What people have to approve was done, and too few have.
-    Unapproved,
     /// The cell was opened without another epoch.
     Unsealed,
     /// A value cannot be read.
@@ -167,7 +161,7 @@ pub enum Finding {
 
 impl Finding {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::RemovedEarly,
         Self::Robbed,
         Self::HighWaterAlone,
@@ -176,7 +170,6 @@ impl Finding {
         Self::GenerationSkipped,
         Self::KeyDeleted,
         Self::EpochUnrecorded,
-        Self::Unapproved,
         Self::Unsealed,
         Self::Unreadable,
         Self::Gap,
@@ -195,7 +188,6 @@ impl Finding {
             Self::GenerationSkipped => "generation_skipped",
             Self::KeyDeleted => "key_deleted",
             Self::EpochUnrecorded => "epoch_unrecorded",
-            Self::Unapproved => "unapproved",
             Self::Unsealed => "unsealed",
             Self::Unreadable => "unreadable",
             Self::Gap => "gap",
@@ -217,9 +209,6 @@ impl Finding {
             Self::GenerationSkipped => "the grants were not counted one by one",
             Self::KeyDeleted => "a key that is never deleted was deleted",
             Self::EpochUnrecorded => "an epoch began, and nobody has recorded who advanced it",
-            Self::Unapproved => {
-                "it needs people who approve it, and no request that enough of them had approved was used"
-            }
             Self::Unsealed => "the cell was opened, and its epoch was not advanced",
             Self::Unreadable => "a value was written that cannot be read: by hand, or by a later release",
             Self::Gap => "changes are missing from the store's log",
