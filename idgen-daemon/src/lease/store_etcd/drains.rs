@@ -4,7 +4,7 @@
 use super::super::store_drains::DrainStore;
 use super::link::Effect;
 use super::value::value;
-use super::{EtcdStore, Result, encode, not_as_expected};
+use super::{EtcdStore, Result, encode};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, TxnOp};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::Drain;
@@ -70,10 +70,6 @@ impl DrainStore for EtcdStore {
             TxnOp::put(self.keys.cell(), self.cell.value.clone(), None),
         ];
         let txn = etcd_client::Txn::new().when(guards).and_then(puts);
-        if self.write(txn).await?.succeeded() {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(txn).await
     }
 }

@@ -295,25 +295,13 @@ impl EtcdStore {
             TxnOp::put(self.keys.change(plan.to), encode(&ChangeValue::of(plan))?, None),
         ]);
         guards.push(self.cell_unchanged());
-        if self
-            .write(Txn::new().when(guards).and_then(puts))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(Txn::new().when(guards).and_then(puts)).await
     }
 
     /// Runs a transaction that changes the cell, planned on the last look.
     pub(super) async fn change_cell(&mut self, puts: Vec<TxnOp>) -> Result<()> {
         let change = Txn::new().when([self.cell_unchanged()]).and_then(puts);
-        if self.write(change).await?.succeeded() {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(change).await
     }
 }
 

@@ -239,6 +239,15 @@ impl EtcdStore {
         Ok(answer)
     }
 
+    /// Writes what was planned on the last look; `Conflict` where the store is another one by now.
+    async fn commit_planned(&mut self, txn: Txn) -> Result<()> {
+        if self.write(txn).await?.succeeded() {
+            Ok(())
+        } else {
+            Err(not_as_expected())
+        }
+    }
+
     fn judge_write(&mut self, answer: &TxnResponse) -> Result<()> {
         let (cluster_id, revision) = header_of(answer.header())?;
         let judged = self.pins.judge_write(cluster_id, revision);
@@ -535,11 +544,7 @@ impl CellStore for EtcdStore {
         let no_grant = Compare::mod_revision(workers, CompareOp::Less, after).with_prefix();
         let put = TxnOp::put(self.keys.cell(), value, None);
         let switch = Txn::new().when([self.cell_unchanged(), no_grant]).and_then([put]);
-        if self.write(switch).await?.succeeded() {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(switch).await
     }
 }
 

@@ -420,12 +420,8 @@ impl NamedStore for EtcdStore {
             self.cell_unchanged(),
             Compare::create_revision(key.clone(), CompareOp::Equal, signed(token.revision)?),
         ];
-        let answer = self
-            .write(Txn::new().when(guards).and_then([TxnOp::delete(key, None)]))
+        self.commit_planned(Txn::new().when(guards).and_then([TxnOp::delete(key, None)]))
             .await?;
-        if !answer.succeeded() {
-            return Err(not_as_expected());
-        }
         if let Some(lease_id) = self.named_leases.remove(name) {
             self.revoke(lease_id).await;
         }

@@ -7,7 +7,7 @@ use super::super::store_orders::OrderStore;
 use super::link::{Effect, EtcdSecurity};
 use super::value::value;
 use super::watch::Folder;
-use super::{EtcdStore, Result, encode, not_as_expected, signed};
+use super::{EtcdStore, Result, encode, signed};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{Class, Epoch, Identity, Order, Orders, Revision, Token};
@@ -140,15 +140,7 @@ impl OrderStore for EtcdStore {
         let holder = self.keys.of(order.class).holder(order.identity);
         let held = Compare::create_revision(holder, CompareOp::Equal, signed(order.token.revision)?);
         let put = put(&self.config.prefix, order)?;
-        if self
-            .write(Txn::new().when([held]).and_then([put]))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(Txn::new().when([held]).and_then([put])).await
     }
 }
 

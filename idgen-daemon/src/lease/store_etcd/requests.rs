@@ -209,18 +209,6 @@ impl EtcdStore {
         };
         Ok((guards, TxnOp::put(done, encode(&value)?, None)))
     }
-
-    async fn commit_used(&mut self, guards: Vec<Compare>, puts: Vec<TxnOp>) -> Result<()> {
-        if self
-            .write(Txn::new().when(guards).and_then(puts))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
-    }
 }
 
 impl RequestStore for EtcdStore {
@@ -249,7 +237,7 @@ impl RequestStore for EtcdStore {
         let key = format!("{}{id}/ask", requests_below(&self.config.prefix));
         let new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         let put = TxnOp::put(key, text_of(ask)?, None);
-        self.commit_used(vec![new], vec![put]).await
+        self.commit_planned(Txn::new().when([new]).and_then([put])).await
     }
 
     async fn force_release(&mut self, request: &Request, row: &Row, order: &Order) -> Result<()> {
@@ -274,7 +262,7 @@ impl RequestStore for EtcdStore {
             orders::put(&self.config.prefix, order)?,
             done,
         ];
-        self.commit_used(guards, puts).await
+        self.commit_planned(Txn::new().when(guards).and_then(puts)).await
     }
 
     async fn advance_by(&mut self, request: &Request, plan: &AdvancePlan) -> Result<()> {
@@ -288,7 +276,8 @@ impl RequestStore for EtcdStore {
         let (mut guards, done) = self.used(request, &outcome)?;
         guards.push(self.cell_unchanged());
         let cell = TxnOp::put(self.keys.cell(), self.cell.needing(approvals)?, None);
-        self.commit_used(guards, vec![cell, done]).await
+        self.commit_planned(Txn::new().when(guards).and_then([cell, done]))
+            .await
     }
 }
 

@@ -146,15 +146,7 @@ impl AssignmentStore for EtcdStore {
             guards.push(is_as_seen(key.clone(), revision));
             puts.push(TxnOp::put(key, encode(&value)?, None));
         }
-        if self
-            .write(Txn::new().when(guards).and_then(puts))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(Txn::new().when(guards).and_then(puts)).await
     }
 }
 

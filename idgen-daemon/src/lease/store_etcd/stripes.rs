@@ -104,15 +104,7 @@ impl EtcdStore {
     async fn put_stripe(&mut self, key: String, seen: i64, claim: &StripeValue) -> Result<()> {
         let guards = vec![self.cell_unchanged(), is_as_seen(key.clone(), seen)];
         let put = TxnOp::put(key, encode(claim)?, None);
-        if self
-            .write(Txn::new().when(guards).and_then([put]))
-            .await?
-            .succeeded()
-        {
-            Ok(())
-        } else {
-            Err(not_as_expected())
-        }
+        self.commit_planned(Txn::new().when(guards).and_then([put])).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::store::{StoreError, StoreErrorKind};
 use super::super::store_drains::DrainStore;
-use super::{LockedCell, PostgresStore, Result, column, ms, not_done, raise_revision, signed, unsigned};
+use super::{PostgresStore, Result, begin_change, column, ms, not_done, signed, unsigned};
 use crate::postgres::Session;
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::Drain;
@@ -61,12 +61,7 @@ impl DrainStore for PostgresStore {
     async fn set_drain(&mut self, drain: &Drain) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        session.batch("BEGIN").await.map_err(not_done)?;
-        if LockedCell::find(&session).await?.is_none() {
-            let new = "the lease store is new";
-            return Err(StoreError::new(StoreErrorKind::Conflict, new));
-        }
-        raise_revision(&session).await?;
+        begin_change(&session).await?;
         let Drain {
             server, by, reason, ..
         } = drain;

@@ -220,6 +220,16 @@ async fn raise_revision(session: &Session) -> Result<i64> {
     column(&row, 0)
 }
 
+/// Begins a transaction of somebody who has surveyed the store, and locks its cell; the revision that its changes are made at.
+async fn begin_change(session: &Session) -> Result<i64> {
+    session.batch("BEGIN").await.map_err(not_done)?;
+    if LockedCell::find(session).await?.is_none() {
+        let new = "the lease store is new";
+        return Err(StoreError::new(StoreErrorKind::Conflict, new));
+    }
+    raise_revision(session).await
+}
+
 impl LeaseStore for PostgresStore {
     fn expect(&mut self, expected: Expected) {
         self.expected = expected;

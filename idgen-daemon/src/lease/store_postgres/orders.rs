@@ -4,9 +4,7 @@
 use super::super::orders::Listeners;
 use super::super::store::{StoreError, StoreErrorKind};
 use super::super::store_orders::OrderStore;
-use super::{
-    LockedCell, PostgresStore, Result, broken, column, ms, not_done, raise_revision, signed, unsigned,
-};
+use super::{PostgresStore, Result, begin_change, broken, column, ms, not_done, signed, unsigned};
 use crate::postgres::{PostgresUrl, Session};
 use idgen_core::clock::UnixMs;
 use idgen_core::lease::{Class, Epoch, Identity, Order, Orders, Revision, Token};
@@ -125,14 +123,7 @@ impl OrderStore for PostgresStore {
     async fn order(&mut self, order: &Order) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        session.batch("BEGIN").await.map_err(not_done)?;
-        if LockedCell::find(&session).await?.is_none() {
-            return Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the lease store is new",
-            ));
-        }
-        let revision = raise_revision(&session).await?;
+        let revision = begin_change(&session).await?;
         let ordered = record(&session, order, revision).await?;
         self.commit_all(session, warnings, ordered, 1).await
     }
