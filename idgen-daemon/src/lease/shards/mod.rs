@@ -141,6 +141,10 @@ impl<F: ShardFeed> ShardWatch<F> {
             }
             tokio::select! {
                 biased;
+                heard = self.feed.heard() => {
+                    heard?;
+                    self.look().await?;
+                }
                 changed = self.report.changed() => {
                     if changed.is_err() {
                         return Ok(());
@@ -154,11 +158,6 @@ impl<F: ShardFeed> ShardWatch<F> {
                         return Err(StoreError::new(StoreErrorKind::Unreachable, silent));
                     }
                     self.show().await?;
-                }
-                // Last: others decide how often there is something to hear, and nobody may keep us from being seen.
-                heard = self.feed.heard() => {
-                    heard?;
-                    self.look().await?;
                 }
             }
         }
