@@ -22,6 +22,7 @@ pub mod command_line;
 mod complaint;
 pub mod config;
 pub mod error;
+pub mod event;
 pub mod http;
 pub mod lease;
 pub mod log;
