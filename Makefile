@@ -18,11 +18,12 @@ help: ## this list
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 deps: # only what demo and test need; installs Debian packages, as root or with sudo
-	@make/deps.sh
+	@make/deps.sh $(DEPS_OF)
 
 demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd
 	@demo/demo.sh
 
+test: DEPS_OF = tests
 test: deps ## every test: core, loom models, daemon, SQL regression, end to end; last line: N passed, N failed
 	@make/test.sh $(SUITES)
 

@@ -16,6 +16,7 @@ pub mod history;
 pub mod lease;
 pub mod mint;
 mod mix;
+pub mod outbox;
 pub mod public_id;
 pub mod rate;
 pub mod seal;

@@ -8,6 +8,7 @@ pub mod fake_clock;
 pub mod fault;
 pub mod fleet;
 pub mod http;
+pub mod kafka;
 pub mod load;
 pub mod pace;
 pub mod page;

@@ -1,0 +1,13 @@
+//! The outbox: from the table to a real Kafka.
+
+#[cfg(test)]
+#[path = "../e2e/kit/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the kit is shared; these tests need a part of it"
+)]
+mod kit;
+
+#[cfg(test)]
+mod broker;
