@@ -72,8 +72,7 @@ impl EtcdLog {
 
     /// What this key is; none for what is no matter of the trail.
     fn place(&self, pair: &KeyValue) -> Option<Place> {
-        let key = String::from_utf8_lossy(pair.key()).replace('\0', "\u{fffd}");
-        key_places(key.strip_prefix(&self.folder())?)
+        key_places(pair.key().strip_prefix(self.folder().as_bytes())?)
     }
 
     async fn open(&mut self) -> Result<()> {

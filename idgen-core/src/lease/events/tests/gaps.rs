@@ -178,3 +178,59 @@ fn a_change_that_even_the_count_was_kept_from_is_noticed_by_what_the_next_one_be
         (1, Some(Finding::Gap))
     );
 }
+
+/// A transaction of an embedded store changes a row as often as it likes.
+#[test]
+fn a_change_in_a_transaction_follows_on_the_one_before_it_there() {
+    let place = Place::Order(Class::Worker, Identity(5));
+    let order = |reason: &str| Seen {
+        made: Revision(0),
+        version: 0,
+        changed: Revision(1),
+        value: Value::Order(Ordered {
+            token: Token {
+                epoch: Epoch(0),
+                revision: Revision(1),
+            },
+            by: "anna".to_owned(),
+            reason: reason.to_owned(),
+            request: None,
+        }),
+        text: reason.to_owned(),
+    };
+    let change = |before: Option<&str>, after: Option<&str>| KeyChange {
+        place: place.clone(),
+        before: before.map_or(Before::Nothing, |reason| Before::Was(order(reason))),
+        after: after.map(order),
+    };
+    let commit = |position, changes| Commit {
+        when: when(position, 0),
+        by: None,
+        changes,
+    };
+    let mut tracker = Tracker::new(Log::ButRenewals, []);
+    tracker.take(&commit(1, vec![change(None, Some("x"))])).unwrap();
+    let whole = [
+        change(Some("x"), Some("a")),
+        change(Some("a"), Some("b")),
+        change(Some("b"), None),
+        change(None, Some("c")),
+    ];
+    let events = tracker.clone().take(&commit(5, whole.to_vec())).unwrap();
+    assert_eq!(kinds(&events), [(Kind::Revoked, None)]);
+    assert!(events[0].detail.to_string().contains("\"c\""), "{events:?}");
+    // What is missing is told once, however often: events of one place, kind and position are one.
+    let broken = [
+        change(Some("y"), Some("a")),
+        change(Some("z"), Some("b")),
+        change(Some("b"), Some("c")),
+    ];
+    let events = tracker.take(&commit(8, broken.to_vec())).unwrap();
+    assert_eq!(
+        kinds(&events),
+        [(Kind::Lost, Some(Finding::Gap)), (Kind::Revoked, None)]
+    );
+    assert_eq!(number(&events[0], "changes"), 2);
+    let next = tracker.take(&commit(9, vec![change(Some("c"), Some("d"))]));
+    assert_eq!(kinds(&next.unwrap()), [(Kind::Revoked, None)]);
+}
