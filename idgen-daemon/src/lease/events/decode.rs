@@ -227,7 +227,7 @@ pub(crate) fn row_places(table: &str, row: &serde_json::Value) -> Vec<(Place, Se
         ("server_drain", _) => {
             let drain =
                 json!({"drained": row.of("drained"), "by": row.of("said_by"), "reason": row.of("reason")});
-            vec![row.seen(Place::Drain(row.text("server")), drain)]
+            vec![row.seen(Place::of_key(&format!("drain/{}", row.text("server"))), drain)]
         }
         _ => vec![row.seen(Place::Other(table.to_owned()), row.0.clone())],
     }
