@@ -1,7 +1,7 @@
 //! The keys of a store as they were last seen, and what follows from the next commit.
 
 use super::super::class::Class;
-use super::super::token::{Epoch, Identity, InstanceId};
+use super::super::token::{Epoch, Identity, InstanceId, Revision};
 use super::derive::{self, CellTurn, Deed, IdentityTurn, Turn};
 use super::place::{Place, Value};
 use super::record::{Detail, Event, Finding, Kind, When};
@@ -31,6 +31,17 @@ pub struct KeyChange {
     pub before: Before,
     /// What it is; `None`: it was deleted.
     pub after: Option<Seen>,
+}
+
+impl KeyChange {
+    /// The key before it, where the log says what it was.
+    #[must_use]
+    pub const fn was(&self) -> Option<(&Place, &Seen)> {
+        match &self.before {
+            Before::Was(seen) => Some((&self.place, seen)),
+            Before::Unknown | Before::Nothing => None,
+        }
+    }
 }
 
 /// Everything that a store did at one revision.
@@ -270,6 +281,26 @@ impl Tracker {
         }
     }
 
+    /// A key that was changed last at or before `up_to`, up to where everything was followed, and not as it was seen then: the
+    /// store is an older state of itself that has come as far again while nobody looked. `None`: none of these says so, or
+    /// this log does not tell each change.
+    #[must_use]
+    pub fn elsewhere<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Place, &'a Seen)>,
+        up_to: Revision,
+    ) -> Option<String> {
+        let unseen = |(place, seen): &(&Place, &Seen)| {
+            let known = self.keys.get(place).map(|tracked| tracked.seen.changed);
+            seen.changed <= up_to && known != Some(seen.changed)
+        };
+        let found = match self.log {
+            Log::Every => keys.into_iter().find(unseen),
+            Log::ButRenewals => None,
+        };
+        found.map(|(place, _)| place.key())
+    }
+
     /// The next commit of the log.
     ///
     /// # Errors
@@ -308,10 +339,7 @@ impl Tracker {
                 Some(just_now) => just_now.as_ref(),
                 None => self.keys.get(place).map(|tracked| &tracked.seen),
             };
-            let as_logged = match &change.before {
-                Before::Was(was) => Some(was),
-                _ => None,
-            };
+            let as_logged = change.was().map(|(_, seen)| seen);
             match self.follows(known, change, as_logged) {
                 Continuity::Whole => {}
                 Continuity::Back => return Err(Replaced { key: place.key() }),

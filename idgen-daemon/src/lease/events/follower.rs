@@ -8,7 +8,9 @@ use super::{Batch, EventLog, Kept, Next, Present, Sink, TableSink, sink_identity
 use crate::complaint::Complaint;
 use crate::error::Result;
 use crate::metrics::EventMetrics;
-use idgen_core::lease::events::{Chain, Detail, Event, Head, Log, Record, Tracker, When};
+use idgen_core::lease::events::{
+    Chain, Detail, Event, Head, KeyChange, Log, Place, Record, Seen, Tracker, When,
+};
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{CellId, Revision, StoreIdentity, Timing, Token};
 use std::time::{Duration, Instant};
@@ -113,6 +115,12 @@ impl Trail {
         };
         trail.add([began]);
         trail
+    }
+
+    /// Do these say that the store is an older state of itself, which has come as far again? Why.
+    fn elsewhere<'a>(&self, keys: impl Iterator<Item = (&'a Place, &'a Seen)>) -> Option<String> {
+        let key = self.tracker.elsewhere(keys, Revision(self.cursor.position))?;
+        Some(format!("the key {key} is not what it was seen to be"))
     }
 
     /// In the history that the store is in now.
@@ -300,6 +308,10 @@ where
                 } else if present.when.position < trail.cursor.position {
                     self.doubt_once(&present)?;
                     trail.replace(present, "it is behind what was followed");
+                } else if let Some(why) =
+                    trail.elsewhere(present.states.iter().map(|(place, seen)| (place, seen)))
+                {
+                    trail.replace(present, &why);
                 }
                 self.doubted = false;
                 trail
@@ -328,6 +340,9 @@ where
             Next::Nothing | Next::AtItsEnd => {}
             Next::Commits(commits, up_to) => {
                 for commit in &commits {
+                    if let Some(why) = trail.elsewhere(commit.changes.iter().filter_map(KeyChange::was)) {
+                        return self.replace(trail, &why).await;
+                    }
                     match trail.tracker.take(commit) {
                         Ok(events) => trail.add(events),
                         Err(replaced) => {
