@@ -194,9 +194,9 @@ COMMENT ON TRIGGER store_changed ON idgen.cell IS 'See idgen.store_changed().';
 ALTER TABLE idgen.cell ENABLE ALWAYS TRIGGER store_changed;
 CREATE TRIGGER store_changed_after AFTER UPDATE ON idgen.cell
 FOR EACH ROW
-WHEN ((NEW.cell_id, NEW.worker_format, NEW.epoch, NEW.epoch_nonce, NEW.sealed_reason, NEW.system_identifier, NEW.timeline, NEW.database_oid)
+WHEN ((NEW.cell_id, NEW.worker_format, NEW.epoch, NEW.epoch_nonce, NEW.sealed_reason, NEW.approvals_needed, NEW.system_identifier, NEW.timeline, NEW.database_oid)
       IS DISTINCT FROM
-      (OLD.cell_id, OLD.worker_format, OLD.epoch, OLD.epoch_nonce, OLD.sealed_reason, OLD.system_identifier, OLD.timeline, OLD.database_oid))
+      (OLD.cell_id, OLD.worker_format, OLD.epoch, OLD.epoch_nonce, OLD.sealed_reason, OLD.approvals_needed, OLD.system_identifier, OLD.timeline, OLD.database_oid))
 EXECUTE FUNCTION idgen.store_changed();
 COMMENT ON TRIGGER store_changed_after ON idgen.cell IS 'See idgen.store_changed(). Not for its counters.';
 ALTER TABLE idgen.cell ENABLE ALWAYS TRIGGER store_changed_after;
@@ -255,7 +255,7 @@ COMMENT ON COLUMN idgen.lease_event.branch IS 'In which history of the store: se
 COMMENT ON COLUMN idgen.lease_event.position IS 'Where in the log of the store: a revision of etcd, or a position of idgen.lease_change.';
 COMMENT ON COLUMN idgen.lease_event.revision IS 'Revision of the store. Of a grant it is the second part of its token.';
 COMMENT ON COLUMN idgen.lease_event.at IS 'When: by the clock of an embedded store; when it was read from an etcd.';
-COMMENT ON COLUMN idgen.lease_event.kind IS 'What happened: granted, released, expired, removed, revoked, force_released, asked and request_used (what people approve), assigned (a shard to a server), drained and resumed (of servers), taken and given_back (of names), sealed, epoch_advanced, formats_switched, stripe_claimed, stripe_joined, stripe_released, changed, deleted, cell_made; and of the trail itself began, gap, lost, store_replaced, unexplained. Renewals are no events: see steps.';
+COMMENT ON COLUMN idgen.lease_event.kind IS 'What happened: granted, released, expired, removed, revoked, force_released, asked and request_used (what people approve), assigned (a shard to a server), drained and resumed (of servers), taken and given_back (of names), sealed, epoch_advanced, formats_switched, approvals_set, stripe_claimed, stripe_joined, stripe_released, changed, deleted, cell_made; and of the trail itself began, gap, lost, store_replaced, unexplained. Renewals are no events: see steps.';
 COMMENT ON COLUMN idgen.lease_event.subject IS 'To what: worker 5, shard 7, name lock/settlement, server db-a, cell, stripe SPACE/0, log.';
 COMMENT ON COLUMN idgen.lease_event.version IS 'How often the key or row of the subject was changed, with this change; 0: it is gone, or the store does not count.';
 COMMENT ON COLUMN idgen.lease_event.steps IS 'How many changes of it there were since its last event, with this one; the others were renewals.';

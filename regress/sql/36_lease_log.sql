@@ -55,6 +55,12 @@ DELETE FROM idgen.shard_assignment WHERE shard > 2;
 SELECT * FROM log WHERE revision = 12;
 SELECT * FROM counted;
 
+-- How many people have to approve.
+UPDATE idgen.cell SET approvals_needed = 2;
+UPDATE idgen.cell SET approvals_needed = 2, revision = 13;
+SELECT before ->> 'approvals_needed' AS was, after ->> 'approvals_needed' AS is
+  FROM idgen.lease_change WHERE of_table = 'cell' AND before IS NOT NULL ORDER BY position;
+
 -- They cannot be switched off by a session that replays what another server has done.
 SET LOCAL session_replication_role = replica;
 UPDATE idgen.cell SET revision = 13;

@@ -60,6 +60,7 @@ pub fn minting_is_back(history: &History) -> Verdict {
     let mut verdict = Verdict::new(Invariant::Alive);
     let limit_ms = back_within_ms(&history.times);
     for (fault, after) in history.faults.iter().zip(recoveries(history)) {
+        let limit_ms = limit_ms + fault.late_ms;
         for (server, after_ms) in after.into_iter().enumerate() {
             let late = after_ms.is_none_or(|ms| ms > limit_ms);
             verdict.judge(late.then_some(|| {

@@ -200,6 +200,8 @@ pub struct Fault {
     pub begun: Moment,
     /// to.
     pub ended: Moment,
+    /// How long after it the machine itself was not there for anybody: it is allowed for.
+    pub late_ms: u64,
 }
 
 /// Times that the daemons were configured with.

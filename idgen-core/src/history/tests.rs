@@ -422,6 +422,7 @@ fn minting_is_back_within_its_time() {
         name: "daemon killed".to_owned(),
         begun: Moment(100),
         ended: Moment(200),
+        late_ms: 0,
     };
     let back_at = |us| {
         let mut history = good();
@@ -432,6 +433,9 @@ fn minting_is_back_within_its_time() {
     let last = 200 + limit_ms * 1_000;
     assert_kept(&back_at(last));
     assert_broken(&back_at(last + 1_000), Invariant::Alive);
+    let mut on_a_late_machine = back_at(last + 1_000);
+    on_a_late_machine.faults[0].late_ms = 1;
+    assert_kept(&on_a_late_machine);
     // A call that began before the fault had ended shows nothing.
     assert_broken(&back_at(204), Invariant::Alive);
     // Nor does one after the next fault has begun.

@@ -12,17 +12,17 @@ use crate::kit::daemon::{Answer, idgenctl};
 use crate::kit::process::Signal;
 use crate::kit::{Daemon, DaemonOptions, Etcd, PATIENCE, Server, Store, eventually, eventually_true, sql};
 
-const PREFIX: &str = "/pg_idgen/default";
+pub(crate) const PREFIX: &str = "/pg_idgen/default";
 /// Rounds in which whoever follows is killed.
 const KILLS: usize = 4;
 
-fn events(daemon: &Daemon, args: &[&str]) -> Answer {
+pub(crate) fn events(daemon: &Daemon, args: &[&str]) -> Answer {
     let config = daemon.config_path().to_str().expect("a path");
     idgenctl(&[&["events", args[0], "--config", config], &args[1..]].concat())
 }
 
 /// The whole trail.
-fn list(daemon: &Daemon) -> Vec<Value> {
+pub(crate) fn list(daemon: &Daemon) -> Vec<Value> {
     let answer = events(daemon, &["list", "--limit", "100000", "--output", "json"]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
     let shown: Value = serde_json::from_str(&answer.stdout).expect("JSON");
@@ -36,15 +36,15 @@ fn list_or_none(daemon: &Daemon) -> Vec<Value> {
     shown["events"].as_array().cloned().unwrap_or_default()
 }
 
-fn count(events: &[Value], kind: &str) -> usize {
+pub(crate) fn count(events: &[Value], kind: &str) -> usize {
     events.iter().filter(|event| event["kind"] == kind).count()
 }
 
-fn wait_for(daemon: &Daemon, what: &str, found: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn wait_for(daemon: &Daemon, what: &str, found: impl Fn(&Value) -> bool) -> Value {
     eventually(PATIENCE, what, || list_or_none(daemon).into_iter().find(&found))
 }
 
-fn finding<'f>(name: &'f str, subject: &'f str) -> impl Fn(&Value) -> bool + 'f {
+pub(crate) fn finding<'f>(name: &'f str, subject: &'f str) -> impl Fn(&Value) -> bool + 'f {
     move |event| event["finding"] == name && event["subject"] == subject
 }
 

@@ -40,6 +40,7 @@ mod dump;
 mod epoch;
 #[cfg(test)]
 mod events;
+mod events_go_on;
 #[cfg(test)]
 mod fencing;
 #[cfg(test)]

@@ -49,7 +49,7 @@ macro_rules! faults {
 
 faults! {
     1 etcd_side::f01_the_leader_cannot_sync:
-        "the leader's disk stalls" by "strace: every fdatasync of the leader takes 20 s, for 12 s"
+        "the leader's disk stalls" by "strace: every fdatasync of the leader takes 20 s, for 18 s"
         so "another member leads and renews; no call refused, no holder key missing at any look, no new token";
     2 etcd_side::f02_the_leader_is_paused:
         "the leader stands still" by "SIGSTOP of the leader for 5 s, then for 12 s, longer than a TTL"

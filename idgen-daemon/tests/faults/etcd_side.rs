@@ -21,8 +21,12 @@ pub fn holders(scene: &Scene, member: usize) -> usize {
     keys.filter(|key| key.ends_with("/holder")).count()
 }
 
+/// Two requests may hang on the stalled leader before an election, all of it after a whole period: room for that on a slow
+/// machine. Less than a sync takes, so that the leader stalls all the time.
+const ELECTION_RIDE: Duration = Duration::from_secs(15);
+
 fn f01_scene(release: Release) -> (Scene, usize, [i64; 2]) {
-    let scene = Stage::new("F01", release, RIDE).set().under_load();
+    let scene = Stage::new("F01", release, ELECTION_RIDE).set().under_load();
     let tokens = [scene.sides[0].token(), scene.sides[1].token()];
     let leader = lead_by_used(&scene);
     (scene, leader, tokens)
@@ -37,7 +41,7 @@ pub fn f01_the_leader_cannot_sync(release: Release) {
     let fault = Instant::now();
     let elected = scene.cluster.leader_among(|n| n != leader);
     scene.note(&format!("new leader in {:.1} s", fault.elapsed().as_secs_f32()));
-    while fault.elapsed() < RIDE + Duration::from_secs(3) {
+    while fault.elapsed() < ELECTION_RIDE + Duration::from_secs(3) {
         assert_eq!(holders(&scene, elected), 4, "no holder key is ever missing");
         scene.wait_minting();
         std::thread::sleep(LOOK_EVERY);

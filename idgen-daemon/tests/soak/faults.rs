@@ -32,6 +32,12 @@ impl Arena {
         ended
     }
 
+    /// Whatever minting again took is judged beside how late the machine was meanwhile.
+    pub fn was_late(&self, late: Duration) {
+        let ms = u64::try_from(late.as_millis()).expect("ms");
+        self.events.write(&Record::Late { ms });
+    }
+
     /// Between faults everything is whole.
     pub fn mend(&self) {
         if let Some(cluster) = &self.cluster {

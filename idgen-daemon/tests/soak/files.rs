@@ -73,6 +73,10 @@ pub enum Record {
         begun: u64,
         ended: u64,
     },
+    /// After the fault before it.
+    Late {
+        ms: u64,
+    },
 }
 
 /// Where and when a commit was made, and its number.
@@ -233,7 +237,12 @@ impl Record {
                 name,
                 begun: Moment(begun),
                 ended: Moment(ended),
+                late_ms: 0,
             }),
+            Record::Late { ms } => {
+                let fault = history.faults.last_mut();
+                fault.expect("a fault before what was late after it").late_ms = ms;
+            }
             told => told.told_to_a_server(history),
         }
     }

@@ -276,48 +276,101 @@ pub(super) fn name(turn: Turn<'_>, put_at: Option<UnixMs>, now: UnixMs) -> Vec<D
     }
 }
 
-/// Of the cell. `epochs`: those that are recorded in the same commit.
-pub(super) fn cell(turn: Turn<'_>, epochs: &[(Epoch, &str, &str)]) -> Vec<Deed> {
-    let read = |value: Option<&'_ Value>| match value {
+/// The cell in a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CellTurn<'c> {
+    pub(super) turn: Turn<'c>,
+    /// The epochs that are recorded in the same commit: which, by whom, and why.
+    pub(super) epochs: &'c [(Epoch, &'c str, &'c str)],
+    /// It uses a request.
+    pub(super) approved: bool,
+}
+
+struct CellFields<'c> {
+    epoch: Epoch,
+    formats: &'c str,
+    sealed: Option<&'c str>,
+    approvals: Option<u32>,
+}
+
+fn cell_fields(value: Option<&Value>) -> Option<CellFields<'_>> {
+    match value {
         Some(Value::Cell {
             epoch,
             formats,
             sealed,
-        }) => Some((*epoch, formats.clone(), sealed.clone())),
+            approvals,
+        }) => Some(CellFields {
+            epoch: *epoch,
+            formats,
+            sealed: sealed.as_deref(),
+            approvals: *approvals,
+        }),
         _ => None,
-    };
-    let (was, is) = (read(turn.before), read(turn.after));
-    let Some((epoch, formats, sealed)) = is else {
+    }
+}
+
+/// Of the cell.
+pub(super) fn cell(of: CellTurn<'_>) -> Vec<Deed> {
+    let turn = of.turn;
+    let (was, is) = (cell_fields(turn.before), cell_fields(turn.after));
+    let Some(is) = is else {
         return gone(turn, true);
     };
     let detail = Detail::default()
-        .number("epoch", epoch.0)
-        .text("formats", &formats);
-    let Some((old_epoch, old_formats, was_sealed)) = was else {
+        .number("epoch", is.epoch.0)
+        .text("formats", is.formats);
+    let Some(was) = was else {
         return vec![Deed::new(Kind::CellMade, detail)];
     };
-    if epoch != old_epoch {
-        let recorded = epochs.iter().find(|(of, ..)| *of == epoch);
-        let detail = detail
-            .maybe("by", recorded.map(|(_, by, _)| *by))
-            .maybe("reason", recorded.map(|(.., reason)| *reason));
-        let unrecorded = recorded.is_none() || epoch < old_epoch;
-        let deed = Deed::new(Kind::EpochAdvanced, detail);
-        return vec![deed.found(unrecorded.then_some(Finding::EpochUnrecorded))];
-    }
     let mut deeds = Vec::new();
-    if formats != old_formats {
+    deeds.extend(gate(&was, &is, of.approved));
+    if is.epoch != was.epoch {
+        deeds.push(advanced(of, &was, &is, detail));
+        return deeds;
+    }
+    if is.formats != was.formats {
         deeds.push(Deed::new(
             Kind::FormatsSwitched,
-            detail.clone().text("before", &old_formats),
+            detail.clone().text("before", was.formats),
         ));
     }
-    match (was_sealed, sealed) {
-        (None, Some(reason)) => deeds.push(Deed::new(Kind::Sealed, detail.text("reason", &reason))),
+    match (was.sealed, is.sealed) {
+        (None, Some(reason)) => deeds.push(Deed::new(Kind::Sealed, detail.text("reason", reason))),
         (Some(_), None) => deeds.push(Deed::new(Kind::Changed, detail).found(Some(Finding::Unsealed))),
         _ => {}
     }
     deeds
+}
+
+/// How many people have to approve is changed by its own gate only.
+fn gate(was: &CellFields<'_>, is: &CellFields<'_>, approved: bool) -> Option<Deed> {
+    if was.approvals == is.approvals {
+        return None;
+    }
+    let mut detail = Detail::default();
+    for (name, approvals) in [("before", was.approvals), ("now", is.approvals)] {
+        if let Some(approvals) = approvals {
+            detail = detail.number(name, u64::from(approvals));
+        }
+    }
+    let deed = Deed::new(Kind::ApprovalsSet, detail);
+    Some(deed.found((!approved).then_some(Finding::Unapproved)))
+}
+
+fn advanced(of: CellTurn<'_>, was: &CellFields<'_>, is: &CellFields<'_>, detail: Detail) -> Deed {
+    let recorded = of.epochs.iter().find(|(epoch, ..)| *epoch == is.epoch);
+    let detail = detail
+        .maybe("by", recorded.map(|(_, by, _)| *by))
+        .maybe("reason", recorded.map(|(.., reason)| *reason));
+    // Lowered in the same commit it is not lower for that.
+    let needed = was.approvals.max(is.approvals).unwrap_or(1);
+    let finding = match () {
+        () if recorded.is_none() || is.epoch < was.epoch => Some(Finding::EpochUnrecorded),
+        () if needed > 1 && !of.approved => Some(Finding::Unapproved),
+        () => None,
+    };
+    Deed::new(Kind::EpochAdvanced, detail).found(finding)
 }
 
 /// Of anything else.

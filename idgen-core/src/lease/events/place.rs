@@ -3,7 +3,11 @@
 use super::super::class::Class;
 use super::super::token::{BootId, Epoch, Identity, InstanceId, Token};
 use crate::clock::UnixMs;
-use core::fmt;
+use core::fmt::{self, Write};
+use sha2::{Digest, Sha256};
+
+/// No name of ours is longer. One that is cannot be part of an index, and stops nothing: it is shortened.
+const KEY_BYTES_MAX: usize = 512;
 
 /// What a key is of. A row of the embedded store that says both is two of these.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +46,21 @@ impl Place {
     /// By its name below the store's prefix, as etcd has it. The embedded store's rows are told by the same names.
     #[must_use]
     pub fn of_key(key: &str) -> Self {
-        Self::known(key).unwrap_or_else(|| Self::Other(key.to_owned()))
+        Self::of_bytes(key.as_bytes())
+    }
+
+    /// By its name below the store's prefix, which may be anything that somebody has put there. One that is too long, or no
+    /// text, is told by its beginning and its hash, so that no two keys are one place.
+    #[must_use]
+    pub fn of_bytes(key: &[u8]) -> Self {
+        let clean = str::from_utf8(key)
+            .ok()
+            .filter(|key| key.len() <= KEY_BYTES_MAX && !key.contains('\0'));
+        let key = clean.map_or_else(|| shortened(key), str::to_owned);
+        // "w/05/hw" is not the worker 5.
+        Self::known(&key)
+            .filter(|place| place.key() == key)
+            .unwrap_or(Self::Other(key))
     }
 
     fn known(key: &str) -> Option<Self> {
@@ -129,6 +147,17 @@ impl Place {
     }
 }
 
+fn shortened(key: &[u8]) -> String {
+    const BEGINNING: usize = 128;
+    let beginning = key.get(..BEGINNING).unwrap_or(key);
+    let mut name = String::from_utf8_lossy(beginning).replace('\0', "\u{fffd}");
+    name.push_str("...sha256:");
+    for byte in Sha256::digest(key) {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -212,6 +241,8 @@ pub enum Value {
         formats: String,
         /// Why it is sealed; `None`: it is open.
         sealed: Option<String>,
+        /// How many people have to approve; `None`: nobody has decided.
+        approvals: Option<u32>,
     },
     /// Of [`Place::Epoch`].
     Epoch {

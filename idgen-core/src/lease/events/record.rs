@@ -41,6 +41,8 @@ pub enum Kind {
     Sealed,
     /// Another epoch began.
     EpochAdvanced,
+    /// Another number of people has to approve.
+    ApprovalsSet,
     /// Workers mint in another format, or will.
     FormatsSwitched,
     /// A stripe was claimed.
@@ -65,7 +67,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Began,
         Self::CellMade,
         Self::Granted,
@@ -83,6 +85,7 @@ impl Kind {
         Self::GivenBack,
         Self::Sealed,
         Self::EpochAdvanced,
+        Self::ApprovalsSet,
         Self::FormatsSwitched,
         Self::StripeClaimed,
         Self::StripeJoined,
@@ -116,6 +119,7 @@ impl Kind {
             Self::GivenBack => "given_back",
             Self::Sealed => "sealed",
             Self::EpochAdvanced => "epoch_advanced",
+            Self::ApprovalsSet => "approvals_set",
             Self::FormatsSwitched => "formats_switched",
             Self::StripeClaimed => "stripe_claimed",
             Self::StripeJoined => "stripe_joined",
@@ -149,6 +153,8 @@ pub enum Finding {
     KeyDeleted,
     /// An epoch began that nobody has recorded.
     EpochUnrecorded,
+    /// What people have to approve was done, and too few have.
+    Unapproved,
     /// The cell was opened without another epoch.
     Unsealed,
     /// A value cannot be read.
@@ -161,7 +167,7 @@ pub enum Finding {
 
 impl Finding {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::RemovedEarly,
         Self::Robbed,
         Self::HighWaterAlone,
@@ -170,6 +176,7 @@ impl Finding {
         Self::GenerationSkipped,
         Self::KeyDeleted,
         Self::EpochUnrecorded,
+        Self::Unapproved,
         Self::Unsealed,
         Self::Unreadable,
         Self::Gap,
@@ -188,6 +195,7 @@ impl Finding {
             Self::GenerationSkipped => "generation_skipped",
             Self::KeyDeleted => "key_deleted",
             Self::EpochUnrecorded => "epoch_unrecorded",
+            Self::Unapproved => "unapproved",
             Self::Unsealed => "unsealed",
             Self::Unreadable => "unreadable",
             Self::Gap => "gap",
@@ -209,6 +217,9 @@ impl Finding {
             Self::GenerationSkipped => "the grants were not counted one by one",
             Self::KeyDeleted => "a key that is never deleted was deleted",
             Self::EpochUnrecorded => "an epoch began, and nobody has recorded who advanced it",
+            Self::Unapproved => {
+                "it needs people who approve it, and no request that enough of them had approved was used"
+            }
             Self::Unsealed => "the cell was opened, and its epoch was not advanced",
             Self::Unreadable => "a value was written that cannot be read: by hand, or by a later release",
             Self::Gap => "changes are missing from the store's log",

@@ -45,6 +45,18 @@ pub struct Lost {
     pub at_least: bool,
 }
 
+impl Lost {
+    /// This, and what is missing later.
+    pub(super) const fn and(self, later: Self) -> Self {
+        Self {
+            from_version: self.from_version,
+            to_version: later.to_version,
+            changes: self.changes.saturating_add(later.changes),
+            at_least: self.at_least || later.at_least,
+        }
+    }
+}
+
 /// How a change follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {

@@ -300,6 +300,11 @@ fn places_are_told_by_their_keys() {
         "w/x/hw",
         "cell/more",
         "something/else",
+        "w/05/hw",
+        "w/+5/hw",
+        "s/007/holder",
+        "order/w/05",
+        "epoch/7",
         "",
     ] {
         assert_eq!(Place::of_key(key).key(), key);
@@ -307,6 +312,32 @@ fn places_are_told_by_their_keys() {
     assert_eq!(Place::of_key("w/5/hw").subject(), "worker 5");
     assert_eq!(Place::of_key("w/5/holder").subject(), "worker 5");
     assert_eq!(Place::of_key("w/5/later"), Place::Other("w/5/later".to_owned()));
+    // One identity has one name.
+    for alias in ["w/05/hw", "w/+5/hw", "order/w/05", "epoch/7"] {
+        assert_eq!(Place::of_key(alias), Place::Other(alias.to_owned()));
+    }
+}
+
+#[test]
+fn a_name_that_is_too_long_or_no_text_is_shortened_and_stays_another_one() {
+    let long = "x".repeat(4_000);
+    let names: [&[u8]; 7] = [
+        long.as_bytes(),
+        &long.as_bytes()[1..],
+        &[long.as_bytes(), b"y"].concat(),
+        b"w/5/hw\0",
+        b"w/5/hw\xff",
+        b"w/5/hw\xfe",
+        &[b"named/holder/", long.as_bytes()].concat(),
+    ];
+    let places: std::collections::BTreeSet<Place> = names.into_iter().map(Place::of_bytes).collect();
+    assert_eq!(places.len(), names.len(), "{places:?}");
+    for place in &places {
+        assert!(place.key().len() < 400, "{place:?}");
+        assert!(place.subject().len() < 400, "{place:?}");
+        assert_eq!(Place::of_key(&place.key()), *place, "as it is kept");
+    }
+    assert!(!places.contains(&Place::of_key("w/5/hw")));
 }
 
 #[test]

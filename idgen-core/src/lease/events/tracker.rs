@@ -1,8 +1,8 @@
 //! The keys of a store as they were last seen, and what follows from the next commit.
 
 use super::super::class::Class;
-use super::super::token::{Epoch, Identity, InstanceId};
-use super::derive::{self, Deed, IdentityTurn, Turn};
+use super::super::token::{Epoch, Identity, InstanceId, Revision};
+use super::derive::{self, CellTurn, Deed, IdentityTurn, Turn};
 use super::place::{Place, Value};
 use super::record::{Detail, Event, Finding, Kind, When};
 use super::steps::{Before, Continuity, Lost, Seen, between, follows};
@@ -31,6 +31,17 @@ pub struct KeyChange {
     pub before: Before,
     /// What it is; `None`: it was deleted.
     pub after: Option<Seen>,
+}
+
+impl KeyChange {
+    /// The key before it, where the log says what it was.
+    #[must_use]
+    pub const fn was(&self) -> Option<(&Place, &Seen)> {
+        match &self.before {
+            Before::Was(seen) => Some((&self.place, seen)),
+            Before::Unknown | Before::Nothing => None,
+        }
+    }
 }
 
 /// Everything that a store did at one revision.
@@ -72,6 +83,13 @@ pub struct Replaced {
     /// Which key says so.
     pub key: String,
 }
+
+/// The keys of a commit before it and after it, and what is missing of them before it.
+type Turns = (
+    BTreeMap<Place, Option<Value>>,
+    BTreeMap<Place, Option<Seen>>,
+    BTreeMap<Place, Lost>,
+);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -263,43 +281,39 @@ impl Tracker {
         }
     }
 
+    /// A key that was changed last at or before `up_to`, up to where everything was followed, and not as it was seen then: the
+    /// store is an older state of itself that has come as far again while nobody looked. `None`: none of these says so, or
+    /// this log does not tell each change.
+    #[must_use]
+    pub fn elsewhere<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Place, &'a Seen)>,
+        up_to: Revision,
+    ) -> Option<String> {
+        let unseen = |(place, seen): &(&Place, &Seen)| {
+            let known = self.keys.get(place).map(|tracked| tracked.seen.changed);
+            seen.changed <= up_to && known != Some(seen.changed)
+        };
+        let found = match self.log {
+            Log::Every => keys.into_iter().find(unseen),
+            Log::ButRenewals => None,
+        };
+        found.map(|(place, _)| place.key())
+    }
+
     /// The next commit of the log.
     ///
     /// # Errors
     /// [`Replaced`]: it does not follow on what was seen, because it is of another history.
     pub fn take(&mut self, commit: &Commit) -> Result<Vec<Event>, Replaced> {
+        let (before, after, lost) = self.turns(commit)?;
         let mut events = Vec::new();
-        let mut before: BTreeMap<Place, Option<Value>> = BTreeMap::new();
-        for change in &commit.changes {
-            let known = self.keys.get(&change.place).map(|tracked| &tracked.seen);
-            let as_logged = match &change.before {
-                Before::Was(was) => Some(was),
-                _ => None,
-            };
-            match self.follows(known, change, as_logged) {
-                Continuity::Whole => {}
-                Continuity::Back => {
-                    return Err(Replaced {
-                        key: change.place.key(),
-                    });
-                }
-                Continuity::Lost(lost) => {
-                    let place = &change.place;
-                    events.push(tell_lost(place, lost, commit.when));
-                    if let Some(tracked) = self.keys.get_mut(place) {
-                        tracked.told = lost.to_version;
-                    }
-                }
+        for (place, lost) in lost {
+            events.push(tell_lost(&place, lost, commit.when));
+            if let Some(tracked) = self.keys.get_mut(&place) {
+                tracked.told = lost.to_version;
             }
-            let known = self.keys.get(&change.place).map(|tracked| &tracked.seen);
-            let was = as_logged.or(known).map(|seen| seen.value.clone());
-            before.entry(change.place.clone()).or_insert(was);
         }
-        let after: BTreeMap<Place, Option<Seen>> = commit
-            .changes
-            .iter()
-            .map(|change| (change.place.clone(), change.after.clone()))
-            .collect();
         let told = self.derive(commit, &before, &after);
         for (place, seen) in after {
             match seen {
@@ -311,6 +325,34 @@ impl Tracker {
             events.extend(self.tell(&place, deed, commit));
         }
         Ok(events)
+    }
+
+    /// The keys of a commit before and after it, and what is missing before it. A transaction may change a row several times:
+    /// each change follows on the one before it, and whatever is missing of a key is told once.
+    fn turns(&self, commit: &Commit) -> Result<Turns, Replaced> {
+        let mut before: BTreeMap<Place, Option<Value>> = BTreeMap::new();
+        let mut after: BTreeMap<Place, Option<Seen>> = BTreeMap::new();
+        let mut lost: BTreeMap<Place, Lost> = BTreeMap::new();
+        for change in &commit.changes {
+            let place = &change.place;
+            let known = match after.get(place) {
+                Some(just_now) => just_now.as_ref(),
+                None => self.keys.get(place).map(|tracked| &tracked.seen),
+            };
+            let as_logged = change.was().map(|(_, seen)| seen);
+            match self.follows(known, change, as_logged) {
+                Continuity::Whole => {}
+                Continuity::Back => return Err(Replaced { key: place.key() }),
+                Continuity::Lost(missing) => {
+                    let all = lost.get(place).map_or(missing, |before| before.and(missing));
+                    lost.insert(place.clone(), all);
+                }
+            }
+            let was = as_logged.or(known).map(|seen| seen.value.clone());
+            before.entry(place.clone()).or_insert(was);
+            after.insert(place.clone(), change.after.clone());
+        }
+        Ok((before, after, lost))
     }
 
     /// From what was seen to what there is.
@@ -368,6 +410,11 @@ impl Tracker {
             })
         };
         let put_at = |place: &Place| self.keys.get(place).map(|tracked| tracked.read_at);
+        // A request is used once: it was not before, and is now.
+        let uses = |request: &String| {
+            turn_of(&Place::Used(request.clone()))
+                .is_some_and(|turn| turn.before.is_none() && turn.after.is_some())
+        };
         let epochs: Vec<(Epoch, &str, &str)> = after
             .iter()
             .filter_map(
@@ -388,7 +435,14 @@ impl Tracker {
                     identities.insert((*class, *identity));
                     continue;
                 }
-                Place::Cell => derive::cell(turn, &epochs),
+                Place::Cell => derive::cell(CellTurn {
+                    turn,
+                    epochs: &epochs,
+                    approved: after.keys().any(|place| match place {
+                        Place::Used(request) => uses(request),
+                        _ => false,
+                    }),
+                }),
                 Place::Name(_) => derive::name(turn, put_at(place), commit.when.at),
                 _ => derive::other(place, turn),
             };
@@ -401,11 +455,6 @@ impl Tracker {
                 Value::Order(order) => Some(order),
                 _ => None,
             });
-            // A request is used once: it was not before, and is now.
-            let uses = |request: &String| {
-                turn_of(&Place::Used(request.clone()))
-                    .is_some_and(|turn| turn.before.is_none() && turn.after.is_some())
-            };
             let turn = IdentityTurn {
                 high_water: turn_of(&high_water),
                 holder: turn_of(&holder),

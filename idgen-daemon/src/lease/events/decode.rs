@@ -36,6 +36,7 @@ struct CellFields {
     epoch: u64,
     worker_format: String,
     sealed_reason: Option<String>,
+    approvals_needed: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +109,7 @@ pub(crate) fn value_of(place: &Place, made: Revision, text: &str) -> Value {
             epoch: Epoch(cell.epoch),
             formats: cell.worker_format,
             sealed: cell.sealed_reason,
+            approvals: cell.approvals_needed,
         }),
         Place::Epoch(_) => read(text).map(|EpochFields { by, reason }| Value::Epoch { by, reason }),
         Place::Stripe(_) => read(text).map(|stripe: StripeFields| Value::Stripe {
@@ -174,12 +176,12 @@ fn ordered(fields: OrderFields) -> Value {
 }
 
 /// A key of an etcd below its prefix; none for what is no matter of the trail.
-pub(crate) fn key_places(key: &str) -> Option<Place> {
+pub(crate) fn key_places(key: &[u8]) -> Option<Place> {
     // What servers show of themselves, all the time, on leases of their own.
     let shown = ["beacon/", "map/server/"]
         .iter()
-        .any(|folder| key.starts_with(folder));
-    (!shown).then(|| Place::of_key(key))
+        .any(|folder| key.starts_with(folder.as_bytes()));
+    (!shown).then(|| Place::of_bytes(key))
 }
 
 /// A row of the embedded store, as `to_jsonb` has it, as the keys that it would be in an etcd.
@@ -198,13 +200,17 @@ pub(crate) fn row_places(table: &str, row: &serde_json::Value) -> Vec<(Place, Se
                                "by": row.of("ordered_by"), "reason": row.of("reason"), "request": row.of("request_id")});
             vec![row.seen(Place::Order(class, identity), order)]
         }
-        ("named_lease", _) => vec![row.counted(Place::Name(row.text("name")), row.holder())],
+        ("named_lease", _) => {
+            let place = Place::of_key(&format!("named/holder/{}", row.text("name")));
+            vec![row.counted(place, row.holder())]
+        }
         ("named_ceiling", _) => {
-            let place = Place::Ceiling(format!("{}:{}", row.text("name"), row.text("key")));
+            let ceiling = format!("{}:{}", row.text("name"), row.text("key"));
+            let place = Place::of_key(&format!("named/ceiling/{ceiling}"));
             vec![row.seen(place, row.only(&["ceiling"]))]
         }
         ("cell", _) => {
-            let cell = row.only(&["epoch", "worker_format", "sealed_reason"]);
+            let cell = row.only(&["epoch", "worker_format", "sealed_reason", "approvals_needed"]);
             vec![row.seen(Place::Cell, cell)]
         }
         ("epoch", _) => {
@@ -221,7 +227,7 @@ pub(crate) fn row_places(table: &str, row: &serde_json::Value) -> Vec<(Place, Se
         ("server_drain", _) => {
             let drain =
                 json!({"drained": row.of("drained"), "by": row.of("said_by"), "reason": row.of("reason")});
-            vec![row.seen(Place::Drain(row.text("server")), drain)]
+            vec![row.seen(Place::of_key(&format!("drain/{}", row.text("server"))), drain)]
         }
         _ => vec![row.seen(Place::Other(table.to_owned()), row.0.clone())],
     }
@@ -398,8 +404,25 @@ mod tests {
         ] {
             assert!(!row_places(table, &json!({})).is_empty());
         }
-        assert_eq!(key_places("beacon/x/worker"), None);
-        assert_eq!(key_places("map/server/x"), None);
+        assert_eq!(key_places(b"beacon/x/worker"), None);
+        assert_eq!(key_places(b"map/server/x"), None);
+    }
+
+    #[test]
+    fn the_row_and_the_key_of_a_cell_say_how_many_people_are_needed() {
+        let approvals = |value: &Value| match value {
+            Value::Cell { approvals, .. } => *approvals,
+            other => panic!("{other:?}"),
+        };
+        for needed in [None, Some(2)] {
+            let row = json!({"epoch": 1, "worker_format": "classic", "sealed_reason": null,
+                             "approvals_needed": needed, "revision": 3});
+            assert_eq!(approvals(&row_places("cell", &row)[0].1.value), needed);
+        }
+        let key = r#"{"epoch":1,"worker_format":"classic","sealed_reason":null,"approvals_needed":1}"#;
+        assert_eq!(approvals(&value_of(&Place::Cell, Revision(1), key)), Some(1));
+        let key = r#"{"epoch":1,"worker_format":"classic","sealed_reason":null}"#;
+        assert_eq!(approvals(&value_of(&Place::Cell, Revision(1), key)), None);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use super::{Batch, EventLog, Kept, Next, Present, Sink, TableSink, sink_identity
 use crate::complaint::Complaint;
 use crate::error::Result;
 use crate::metrics::EventMetrics;
-use idgen_core::lease::events::{Chain, Detail, Event, Head, Log, Record, Tracker, When};
+use idgen_core::lease::events::{
+    Chain, Detail, Event, Head, KeyChange, Log, Place, Record, Seen, Tracker, When,
+};
 use idgen_core::lease::named::LeaseName;
 use idgen_core::lease::{CellId, Revision, StoreIdentity, Timing, Token};
 use std::time::{Duration, Instant};
@@ -46,6 +48,10 @@ pub struct Follower<L, N> {
     names: N,
     sink: TableSink,
     trouble: Complaint,
+    /// Since when it fails, and has read nothing new; however long a try of it lasts.
+    failing: Option<Instant>,
+    /// The farthest position that was read, and written down if there was anything to write.
+    reached: u64,
     /// The last look was behind what was followed.
     doubted: bool,
 }
@@ -111,6 +117,12 @@ impl Trail {
         trail
     }
 
+    /// Do these say that the store is an older state of itself, which has come as far again? Why.
+    fn elsewhere<'a>(&self, keys: impl Iterator<Item = (&'a Place, &'a Seen)>) -> Option<String> {
+        let key = self.tracker.elsewhere(keys, Revision(self.cursor.position))?;
+        Some(format!("the key {key} is not what it was seen to be"))
+    }
+
     /// In the history that the store is in now.
     fn add(&mut self, events: impl IntoIterator<Item = Event>) {
         for event in events {
@@ -147,28 +159,25 @@ where
             names,
             sink,
             trouble: Complaint::default(),
+            failing: None,
+            reached: 0,
             doubted: false,
         }
     }
 
     /// Follows until `stop`. What goes wrong is told and tried again: no lease depends on it.
     pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
-        let (mut pause, mut failing): (Duration, Option<Instant>) = (PAUSE, None);
+        let mut pause = PAUSE;
         while !stop.is_cancelled() {
-            let begun = Instant::now();
             let ended = self.turn(&stop).await;
             self.config.metrics.following.set(0);
-            match ended {
-                Err(error) if begun.elapsed() < PAUSE_MAX => {
-                    let since = *failing.get_or_insert(begun);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    self.complain(&error, since.elapsed());
-                }
-                Err(error) => {
-                    (pause, failing) = (PAUSE, Some(Instant::now()));
-                    self.complain(&error, Duration::ZERO);
-                }
-                Ok(()) => (pause, failing) = (PAUSE, None),
+            if self.failing.is_none() {
+                pause = PAUSE;
+            }
+            if let Err(error) = ended {
+                let since = *self.failing.get_or_insert_with(Instant::now);
+                self.complain(&error, since.elapsed());
+                pause = (pause * 2).min(PAUSE_MAX);
             }
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -243,8 +252,8 @@ where
         let mut pruned: Option<Instant> = None;
         while matches!(&*hold.borrow(), Hold::Held(..)) {
             let next = self.log.next(LOOK_EVERY).await?;
+            let at_its_end = matches!(next, Next::AtItsEnd);
             self.take(&mut trail, next).await?;
-            self.trouble.settle("lease events are followed");
             let now = host_clock();
             let overdue = trail.tracker.tick(now);
             trail.add(overdue);
@@ -253,14 +262,38 @@ where
             if idle || !trail.pending.0.is_empty() {
                 self.flush(&mut trail, token).await?;
             }
+            self.read_up_to(trail.cursor.position, at_its_end);
             self.sink.let_go();
             if pruned.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
-                self.sink.prune(trail.cell, self.config.keep_days).await?;
-                self.log.prune().await?;
-                pruned = Some(Instant::now());
+                let more = self.prune(trail.cell).await;
+                pruned = Some(Instant::now()).filter(|_| !more);
             }
         }
         Ok(())
+    }
+
+    /// It is no trouble any more where there is nothing to read, or something was read that was not read before: what comes
+    /// before the place that it fails at is read again with each try.
+    fn read_up_to(&mut self, position: u64, at_its_end: bool) {
+        if at_its_end || position > self.reached {
+            self.failing = None;
+            self.trouble.settle("lease events are followed");
+        }
+        self.reached = self.reached.max(position);
+    }
+
+    /// Whatever is too old and stays is no reason not to follow. Is there more of it?
+    async fn prune(&mut self, cell: CellId) -> bool {
+        let of_sink = self.sink.prune(cell, self.config.keep_days).await;
+        let of_log = self.log.prune().await;
+        let more = |pruned: std::result::Result<bool, StoreError>| {
+            pruned.unwrap_or_else(|error| {
+                tracing::warn!("lease events: what is too old was not removed: {error}");
+                false
+            })
+        };
+        let (of_sink, of_log) = (more(of_sink), more(of_log));
+        of_sink || of_log
     }
 
     /// The trail as it was left, brought to the store that is there now.
@@ -275,6 +308,10 @@ where
                 } else if present.when.position < trail.cursor.position {
                     self.doubt_once(&present)?;
                     trail.replace(present, "it is behind what was followed");
+                } else if let Some(why) =
+                    trail.elsewhere(present.states.iter().map(|(place, seen)| (place, seen)))
+                {
+                    trail.replace(present, &why);
                 }
                 self.doubted = false;
                 trail
@@ -300,9 +337,12 @@ where
 
     async fn take(&mut self, trail: &mut Trail, next: Next) -> std::result::Result<(), StoreError> {
         match next {
-            Next::Nothing => {}
+            Next::Nothing | Next::AtItsEnd => {}
             Next::Commits(commits, up_to) => {
                 for commit in &commits {
+                    if let Some(why) = trail.elsewhere(commit.changes.iter().filter_map(KeyChange::was)) {
+                        return self.replace(trail, &why).await;
+                    }
                     match trail.tracker.take(commit) {
                         Ok(events) => trail.add(events),
                         Err(replaced) => {
@@ -316,6 +356,11 @@ where
             }
             Next::Gap(to) => {
                 let present = self.log.present(Some(to)).await?;
+                if present.store != trail.store {
+                    return self
+                        .replace_by(trail, present, "its identity is another one")
+                        .await;
+                }
                 let when = present.when;
                 match trail.tracker.heal(trail.cursor.position, when, present.states) {
                     Ok(events) => trail.add(events),
@@ -337,11 +382,22 @@ where
 
     async fn replace(&mut self, trail: &mut Trail, why: &str) -> std::result::Result<(), StoreError> {
         let present = self.log.present(None).await?;
+        self.replace_by(trail, present, why).await
+    }
+
+    async fn replace_by(
+        &mut self,
+        trail: &mut Trail,
+        present: Present,
+        why: &str,
+    ) -> std::result::Result<(), StoreError> {
         if present.cell != trail.cell {
             let message = "the store is of another cell now";
             return Err(StoreError::new(StoreErrorKind::Sealed, message));
         }
         trail.replace(present, why);
+        // Positions begin anew.
+        self.reached = 0;
         self.log.follow(trail.cursor.position).await
     }
 

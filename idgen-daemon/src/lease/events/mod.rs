@@ -45,8 +45,10 @@ pub struct Present {
 pub enum Next {
     /// This happened; up to this position everything is told.
     Commits(Vec<Commit>, u64),
-    /// Nothing, within the time.
+    /// Nothing, within the time: whether there is anything is not known.
     Nothing,
+    /// Nothing: it was read up to its end.
+    AtItsEnd,
     /// The log before this position is gone; the keys as they were there can be read.
     Gap(u64),
     /// It is another store, or an older state of it.
@@ -67,8 +69,8 @@ pub trait EventLog: Send {
     /// What comes next. May be given up at any moment and asked again.
     fn next(&mut self, within: Duration) -> impl Future<Output = Result<Next, StoreError>> + Send;
 
-    /// Removes what is older than anybody who follows may be behind.
-    fn prune(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Removes some of what is older than anybody who follows may be behind. Is there more?
+    fn prune(&mut self) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
 /// Where a trail ends, and what its tracker has seen.
@@ -115,6 +117,10 @@ pub trait Sink: Send {
     /// Adds to it: all of the batch is durable then, or nothing. `Conflict`: the trail does not end where it did.
     fn append(&mut self, batch: &Batch) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Removes events that are older than this.
-    fn prune(&mut self, cell: CellId, keep_days: u32) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Removes some of the events that are older than this. Are there more?
+    fn prune(
+        &mut self,
+        cell: CellId,
+        keep_days: u32,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }

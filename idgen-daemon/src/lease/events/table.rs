@@ -64,12 +64,16 @@ const KEEP_KEYS: &str = "
 
 const FORGET_KEYS: &str = "DELETE FROM idgen.lease_event_key WHERE cell_id = $1 AND key = ANY ($2)";
 
-/// Everything before the first event that is young enough.
+/// What is removed at once: whoever follows waits for it.
+const PRUNED_AT_ONCE: i64 = 10_000;
+
+/// Everything before the first event that is young enough, some at a time.
 const MARK_PRUNED: &str = "
     WITH kept AS (
-        SELECT coalesce((SELECT e.seq - 1 FROM idgen.lease_event e
-                          WHERE e.cell_id = $1 AND e.at >= clock_timestamp() - $2 * interval '1 day'
-                          ORDER BY e.seq LIMIT 1), t.head_seq) AS seq
+        SELECT least(t.pruned_seq + $3,
+                     coalesce((SELECT e.seq - 1 FROM idgen.lease_event e
+                                WHERE e.cell_id = $1 AND e.at >= clock_timestamp() - $2 * interval '1 day'
+                                ORDER BY e.seq LIMIT 1), t.head_seq)) AS seq
           FROM idgen.lease_trail t WHERE t.cell_id = $1)
     UPDATE idgen.lease_trail t SET pruned_seq = e.seq, pruned_hash = e.hash
       FROM kept, idgen.lease_event e
@@ -274,9 +278,9 @@ impl TableSink {
 
 impl Sink for TableSink {
     async fn cursor(&mut self, cell: CellId) -> Result<Option<Kept>> {
-        let Some(end) = self.end(cell).await? else {
+        if self.end(cell).await?.is_none() {
             return Ok(None);
-        };
+        }
         let session = self.take_session().await?;
         let id = Uuid::from_u128(cell.0);
         // In one snapshot.
@@ -288,7 +292,7 @@ impl Sink for TableSink {
         let keys = session.rows(KEYS, &[&id]).await.map_err(failed)?;
         session.batch("COMMIT").await.map_err(failed)?;
         self.session = Some(session);
-        let end = trail_end(&trail).unwrap_or(end);
+        let end = trail_end(&trail)?;
         Ok(Some(Kept {
             store: end.store,
             branch: unsigned(column(&trail, 1)?)?,
@@ -312,21 +316,20 @@ impl Sink for TableSink {
         Ok(())
     }
 
-    async fn prune(&mut self, cell: CellId, keep_days: u32) -> Result<()> {
+    async fn prune(&mut self, cell: CellId, keep_days: u32) -> Result<bool> {
         let session = self.take_session().await?;
         let (cell, days) = (Uuid::from_u128(cell.0), f64::from(keep_days));
         session.batch("BEGIN").await.map_err(failed)?;
-        if session
-            .execute(MARK_PRUNED, &[&cell, &days])
-            .await
-            .map_err(failed)?
-            > 0
-        {
-            session.execute(PRUNE, &[&cell]).await.map_err(failed)?;
-        }
+        let marked = session
+            .execute(MARK_PRUNED, &[&cell, &days, &PRUNED_AT_ONCE])
+            .await;
+        let pruned = match marked.map_err(failed)? {
+            0 => 0,
+            _ => session.execute(PRUNE, &[&cell]).await.map_err(failed)?,
+        };
         session.batch("COMMIT").await.map_err(failed)?;
         self.session = Some(session);
-        Ok(())
+        Ok(pruned >= PRUNED_AT_ONCE.unsigned_abs())
     }
 }
 

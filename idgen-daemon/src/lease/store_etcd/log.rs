@@ -25,7 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const SILENT_LOOKS: u32 = 3;
 /// Keys of one answer: far below the 4 MB that an answer may have.
 const AT_ONCE: i64 = 2_000;
-/// A watch that catches up brings a thousand revisions at once, with values.
+/// A watch that catches up brings a thousand revisions at once, with values: etcd cuts them into parts of as many bytes as it
+/// takes in one request, but never a change. So this is for the largest that a store may be set to take, twice.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// See the module.
@@ -36,6 +37,8 @@ pub(crate) struct EtcdLog {
     watch: Option<Listening>,
     /// Everything up to here was handed on.
     cursor: i64,
+    /// What has come of the revision after that, which the next message goes on with.
+    part: Option<Commit>,
     /// Of the watch.
     cluster_id: u64,
     looked: Instant,
@@ -59,6 +62,7 @@ impl EtcdLog {
             prefix: config.prefix.clone(),
             watch: None,
             cursor: 0,
+            part: None,
             cluster_id: 0,
             looked: Instant::now(),
             silent: 0,
@@ -72,15 +76,16 @@ impl EtcdLog {
 
     /// What this key is; none for what is no matter of the trail.
     fn place(&self, pair: &KeyValue) -> Option<Place> {
-        let key = String::from_utf8_lossy(pair.key()).replace('\0', "\u{fffd}");
-        key_places(key.strip_prefix(&self.folder())?)
+        key_places(pair.key().strip_prefix(self.folder().as_bytes())?)
     }
 
     async fn open(&mut self) -> Result<()> {
+        self.part = None;
         let folder = self.folder();
         let options = WatchOptions::new()
             .with_prefix()
             .with_prev_key()
+            .with_fragment()
             .with_start_revision(self.cursor + 1);
         let client = self.link.client().await?;
         let watch = client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -88,7 +93,7 @@ impl EtcdLog {
         Ok(())
     }
 
-    /// The newest revision of a key of ours, and what the quorum is at.
+    /// The newest revision of a key of ours, and what the quorum is at; `None`: something is to come.
     async fn look(&mut self) -> Result<Option<Next>> {
         self.looked = Instant::now();
         let options = GetOptions::new()
@@ -118,7 +123,11 @@ impl EtcdLog {
         }
         self.behind = 0;
         let newest = answer.kvs().first().map_or(0, KeyValue::mod_revision);
-        self.silent = if newest > self.cursor { self.silent + 1 } else { 0 };
+        if newest <= self.cursor {
+            self.silent = 0;
+            return Ok(Some(Next::AtItsEnd));
+        }
+        self.silent += 1;
         if self.silent >= SILENT_LOOKS {
             self.silent = 0;
             self.watch = None;
@@ -134,6 +143,12 @@ impl EtcdLog {
     }
 
     fn read(&mut self, answer: &WatchResponse) -> Result<Next> {
+        let (cluster_id, _) = header_of(answer.header()).inspect_err(|_| self.watch = None)?;
+        // A cluster that took the place of this one may have been compacted, too.
+        if cluster_id != self.cluster_id {
+            self.watch = None;
+            return Ok(Next::Replaced(format!("it is the cluster {cluster_id:x} now")));
+        }
         if answer.compact_revision() > 0 {
             self.watch = None;
             return Ok(Next::Gap(answer.compact_revision().unsigned_abs()));
@@ -143,17 +158,32 @@ impl EtcdLog {
             let message = format!("the watch has ended: {}", answer.cancel_reason());
             return Err(StoreError::new(StoreErrorKind::Unreachable, message));
         }
-        let (cluster_id, _) = header_of(answer.header())?;
-        if cluster_id != self.cluster_id {
-            return Ok(Next::Replaced(format!("it is the cluster {cluster_id:x} now")));
-        }
         self.silent = 0;
-        let mut commits: Vec<Commit> = Vec::new();
+        let Some(last) = answer
+            .events()
+            .last()
+            .and_then(Event::kv)
+            .map(KeyValue::mod_revision)
+        else {
+            return Ok(Next::Nothing);
+        };
+        let mut commits = self.commits(answer.events());
+        let is_cut = answer.0.fragment;
+        if is_cut {
+            let unfinished = |commit: &mut Commit| commit.when.revision == unsigned(last);
+            self.part = commits.pop_if(unfinished);
+        }
+        self.cursor = self.cursor.max(last - i64::from(is_cut));
+        Ok(Next::Commits(commits, self.cursor.unsigned_abs()))
+    }
+
+    /// Changes of one revision are one commit, also where two messages have brought them.
+    fn commits(&mut self, events: &[Event]) -> Vec<Commit> {
+        let mut commits: Vec<Commit> = self.part.take().into_iter().collect();
         let at = host_clock();
-        for event in answer.events() {
+        for event in events {
             let Some(pair) = event.kv() else { continue };
             let revision = unsigned(pair.mod_revision());
-            self.cursor = self.cursor.max(pair.mod_revision());
             let Some(change) = self.change(event, pair) else {
                 continue;
             };
@@ -173,10 +203,7 @@ impl EtcdLog {
                 }),
             }
         }
-        Ok(match commits.is_empty() && answer.events().is_empty() {
-            true => Next::Nothing,
-            false => Next::Commits(commits, self.cursor.unsigned_abs()),
-        })
+        commits
     }
 
     fn change(&self, event: &Event, pair: &KeyValue) -> Option<KeyChange> {
@@ -289,6 +316,7 @@ impl EventLog for EtcdLog {
     async fn follow(&mut self, from: u64) -> Result<()> {
         self.cursor = i64::try_from(from).unwrap_or(i64::MAX);
         self.watch = None;
+        self.part = None;
         (self.silent, self.behind) = (0, 0);
         self.looked = Instant::now();
         Ok(())
@@ -299,29 +327,121 @@ impl EventLog for EtcdLog {
             self.open().await?;
         }
         if self.looked.elapsed() >= LOOK_EVERY
-            && let Some(replaced) = self.look().await?
+            && let Some(seen) = self.look().await?
         {
-            return Ok(replaced);
+            return Ok(seen);
         }
         let Some(watch) = &mut self.watch else {
             return Ok(Next::Nothing);
         };
         match tokio::time::timeout(within, watch.next_or_gap(&mut self.link)).await {
-            Err(_) => return Ok(Next::Nothing),
-            Ok(Ok(Some(answer))) => return self.read(&answer),
+            Err(_) => Ok(Next::Nothing),
+            Ok(Ok(Some(answer))) => self.read(&answer),
             // By another connection already.
-            Ok(Ok(None)) => {}
+            Ok(Ok(None)) => {
+                self.watch = None;
+                Ok(Next::Nothing)
+            }
             Ok(Err(error)) => {
-                tracing::debug!("lease events: {error}; watching anew");
+                self.watch = None;
                 self.link.rotate();
+                Err(error)
             }
         }
-        self.watch = None;
-        Ok(Next::Nothing)
     }
 
     /// etcd is compacted by whoever runs it.
-    async fn prune(&mut self) -> Result<()> {
-        Ok(())
+    async fn prune(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::events::Next;
+    use super::super::super::store::HolderName;
+    use super::super::link::EtcdSecurity;
+    use super::*;
+    use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
+    use idgen_core::lease::InstanceId;
+
+    const CLUSTER: u64 = 7;
+
+    fn log() -> EtcdLog {
+        let mut log = EtcdLog::new(&EtcdConfig {
+            endpoints: vec!["http://127.0.0.1:1".to_owned()],
+            prefix: "/p".to_owned(),
+            request_timeout: Duration::from_secs(1),
+            security: EtcdSecurity::default(),
+            class: Class::Worker,
+            ttl_ms: 10_000,
+            holder: HolderName {
+                instance: InstanceId(1),
+                name: String::new(),
+            },
+        });
+        log.cluster_id = CLUSTER;
+        log
+    }
+
+    /// Puts of workers at revisions.
+    fn message(fragment: bool, puts: &[(i64, u16)]) -> WatchResponse {
+        let put = |(revision, worker): &(i64, u16)| PbEvent {
+            r#type: 0,
+            kv: Some(PbKeyValue {
+                key: format!("/p/w/{worker}/hw").into_bytes(),
+                create_revision: *revision,
+                mod_revision: *revision,
+                version: 1,
+                ..PbKeyValue::default()
+            }),
+            prev_kv: None,
+        };
+        WatchResponse(PbWatchResponse {
+            header: Some(PbResponseHeader {
+                cluster_id: CLUSTER,
+                ..PbResponseHeader::default()
+            }),
+            fragment,
+            events: puts.iter().map(put).collect(),
+            ..PbWatchResponse::default()
+        })
+    }
+
+    /// Revisions with the number of their changes, and up to where all is told.
+    fn told(next: &Next) -> (Vec<(u64, usize)>, u64) {
+        let Next::Commits(commits, up_to) = next else {
+            panic!("{next:?}")
+        };
+        let told = |commit: &Commit| (commit.when.position, commit.changes.len());
+        (commits.iter().map(told).collect(), *up_to)
+    }
+
+    #[test]
+    fn a_revision_that_comes_in_parts_is_one_commit() {
+        let mut log = log();
+        let first = log.read(&message(true, &[(4, 1), (5, 1), (5, 2)])).unwrap();
+        assert_eq!(told(&first), (vec![(4, 1)], 4));
+        let second = log.read(&message(true, &[(5, 3)])).unwrap();
+        assert_eq!(told(&second), (vec![], 4));
+        let last = log.read(&message(false, &[(5, 4), (6, 1)])).unwrap();
+        assert_eq!(told(&last), (vec![(5, 4), (6, 1)], 6));
+        let cut_between = log.read(&message(true, &[(7, 1)])).unwrap();
+        assert_eq!(told(&cut_between), (vec![], 6));
+        let next = log.read(&message(false, &[(8, 1)])).unwrap();
+        assert_eq!(told(&next), (vec![(7, 1), (8, 1)], 8));
+    }
+
+    #[test]
+    fn a_cluster_that_took_the_place_of_another_is_no_gap_of_it() {
+        let mut gap = message(false, &[]);
+        gap.0.compact_revision = 9;
+        gap.0.canceled = true;
+        assert!(matches!(log().read(&gap), Ok(Next::Gap(9))));
+        gap.0.header = Some(PbResponseHeader {
+            cluster_id: CLUSTER + 1,
+            ..PbResponseHeader::default()
+        });
+        assert!(matches!(log().read(&gap), Ok(Next::Replaced(_))));
     }
 }

@@ -317,7 +317,9 @@ impl Keys {
     /// Identity and last part of one of our keys.
     fn part<'k>(&self, key: &'k str) -> Option<(Identity, &'k str)> {
         let (id, part) = key.strip_prefix(&self.ours())?.split_once('/')?;
-        Some((Identity(id.parse().ok()?), part))
+        let identity = Identity(id.parse().ok()?);
+        // "05" is not the worker 5: whatever somebody has put there is no key of ours.
+        (identity.to_string() == id).then_some((identity, part))
     }
 }
 
@@ -435,4 +437,25 @@ pub(super) fn missing(key: &str) -> StoreError {
 /// etcd's revisions are never negative.
 pub(super) fn unsigned(revision: i64) -> Revision {
     Revision(u64::try_from(revision).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_has_one_name() {
+        let keys = Keys::new("/p", Class::Worker);
+        assert_eq!(keys.part("/p/w/5/hw"), Some((Identity(5), "hw")));
+        for alias in [
+            "/p/w/05/hw",
+            "/p/w/+5/hw",
+            "/p/w/ 5/hw",
+            "/p/w/x/hw",
+            "/p/w//hw",
+            "/p/s/5/hw",
+        ] {
+            assert_eq!(keys.part(alias), None, "{alias}");
+        }
+    }
 }

@@ -17,6 +17,8 @@ use uuid::Uuid;
 const AT_ONCE: i64 = 1_000;
 /// Somebody who follows may be behind so long.
 const KEEP: &str = "7 days";
+/// What is removed at once: whoever follows waits for it.
+const PRUNED_AT_ONCE: i64 = 10_000;
 
 const PRESENT: &str = "
     SELECT c.cell_id, format('postgres/%s/%s/%s', i.system_identifier, i.timeline, i.database_oid), c.changes, c.revision,
@@ -81,7 +83,7 @@ impl PostgresLog {
             let reached = reached.map(unsigned).transpose()?.ok_or_else(no_cell)?;
             return Ok(match reached.cmp(&self.cursor) {
                 std::cmp::Ordering::Less => Next::Replaced(format!("its log ends at {reached}")),
-                std::cmp::Ordering::Equal => Next::Nothing,
+                std::cmp::Ordering::Equal => Next::AtItsEnd,
                 // It was changed between the two statements, or the log was removed.
                 std::cmp::Ordering::Greater => self.missing(reached).await?,
             });
@@ -189,18 +191,25 @@ impl EventLog for PostgresLog {
 
     async fn next(&mut self, within: Duration) -> Result<Next> {
         match self.changes().await? {
-            Next::Nothing => tokio::time::sleep(within).await,
+            Next::Nothing | Next::AtItsEnd => tokio::time::sleep(within).await,
             next => return Ok(next),
         }
         self.changes().await
     }
 
-    async fn prune(&mut self) -> Result<()> {
+    async fn prune(&mut self) -> Result<bool> {
         let session = self.store.take_session().await?;
-        let sql = format!("DELETE FROM idgen.lease_change WHERE at < clock_timestamp() - interval '{KEEP}'");
-        session.execute(&sql, &[]).await.map_err(not_done)?;
+        let sql = format!(
+            "DELETE FROM idgen.lease_change
+              WHERE position = ANY (ARRAY(SELECT l.position FROM idgen.lease_change l
+                                           WHERE l.at < clock_timestamp() - interval '{KEEP}' ORDER BY l.at LIMIT $1))"
+        );
+        let pruned = session
+            .execute(&sql, &[&PRUNED_AT_ONCE])
+            .await
+            .map_err(not_done)?;
         self.store.session = Some(session);
-        Ok(())
+        Ok(pruned >= PRUNED_AT_ONCE.unsigned_abs())
     }
 }
 

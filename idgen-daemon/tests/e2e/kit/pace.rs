@@ -76,10 +76,15 @@ fn allowed_for(late: Duration, limit: Duration) -> Duration {
     late.min((limit * 2).max(STALL))
 }
 
+/// What is to be allowed for between two moments beside a limit: how late the machine was, within reason.
+pub fn allowance(began: Instant, ended: Instant, limit: Duration) -> Duration {
+    allowed_for(late(began, ended), limit)
+}
+
 /// Fails the test when `what` took longer than `limit` and than what the machine was late; returns how long it took.
 pub fn assert_took(began: Instant, ended: Instant, limit: Duration, what: &str) -> Duration {
     let took = ended.saturating_duration_since(began);
-    let late = allowed_for(late(began, ended), limit);
+    let late = allowance(began, ended, limit);
     println!("{what}: {took:?}, {limit:?} at most; {late:?} for the machine");
     assert!(
         took <= limit + late,

@@ -278,6 +278,7 @@ fn an_epoch_that_nobody_recorded_and_a_seal_that_goes_are_flagged() {
             epoch: Epoch(epoch),
             formats: "classic".to_owned(),
             sealed: sealed.map(str::to_owned),
+            approvals: None,
         })
     };
     let recorded = (
@@ -383,4 +384,67 @@ fn keys_of_a_later_release_are_told_and_stop_nothing() {
     );
     assert_eq!(finding(&mut tracker, &again), [], "once");
     assert_eq!(finding(&mut tracker, &gone), [(Kind::Deleted, None)]);
+}
+
+#[test]
+fn the_number_of_people_and_what_needs_them_are_changed_by_a_request_only() {
+    let cell = |epoch, approvals| {
+        Some(Value::Cell {
+            epoch: Epoch(epoch),
+            formats: "classic".to_owned(),
+            sealed: None,
+            approvals,
+        })
+    };
+    let recorded = |epoch| {
+        let value = Value::Epoch {
+            by: "anna".to_owned(),
+            reason: "restored".to_owned(),
+        };
+        (Place::Epoch(epoch), Some(value))
+    };
+    let used = |request: &str| {
+        let value = Value::Used {
+            outcome: "done".to_owned(),
+            approved_by: vec!["anna".to_owned(), "ben".to_owned()],
+        };
+        (Place::Used(request.to_owned()), Some(value))
+    };
+    let mut store = Store::new();
+    let mut tracker = fresh();
+    let mut seen = Vec::new();
+    for changes in [
+        vec![(Place::Cell, cell(0, None))],
+        // Where nobody has decided, one may be enough.
+        vec![(Place::Cell, cell(1, None)), recorded(1)],
+        vec![(Place::Cell, cell(1, Some(2))), used("r1")],
+        vec![(Place::Cell, cell(2, Some(2))), recorded(2), used("r2")],
+        vec![(Place::Cell, cell(3, Some(2))), recorded(3)],
+        // A request is used once.
+        vec![(Place::Cell, cell(4, Some(2))), recorded(4), used("r2")],
+        vec![(Place::Cell, cell(4, Some(1)))],
+        vec![(Place::Cell, cell(5, Some(1))), recorded(5)],
+        vec![(Place::Cell, cell(5, Some(2))), used("r3")],
+        vec![(Place::Cell, cell(6, None)), recorded(6)],
+    ] {
+        let commit = store.commit(&changes);
+        seen.extend(finding(&mut tracker, &commit));
+    }
+    seen.retain(|(kind, _)| *kind != Kind::Used);
+    assert_eq!(
+        seen,
+        [
+            (Kind::CellMade, None),
+            (Kind::EpochAdvanced, None),
+            (Kind::ApprovalsSet, None),
+            (Kind::EpochAdvanced, None),
+            (Kind::EpochAdvanced, Some(Finding::Unapproved)),
+            (Kind::EpochAdvanced, Some(Finding::Unapproved)),
+            (Kind::ApprovalsSet, Some(Finding::Unapproved)),
+            (Kind::EpochAdvanced, None),
+            (Kind::ApprovalsSet, None),
+            (Kind::ApprovalsSet, Some(Finding::Unapproved)),
+            (Kind::EpochAdvanced, Some(Finding::Unapproved)),
+        ]
+    );
 }

@@ -109,6 +109,57 @@ fn a_gap_in_which_nothing_happened_to_the_keys_is_no_finding() {
     assert_eq!(number(&events[0], "changes"), 0);
 }
 
+/// Does a tracker that has followed `log` to its end take what comes after that, in another log, for another history?
+fn elsewhere(log: &[Commit], other: &Store) -> Option<String> {
+    let mut tracker = fresh();
+    for commit in log {
+        tracker.take(commit).unwrap();
+    }
+    let up_to = log.last().map_or(Revision(0), |commit| commit.when.revision);
+    let states = other.states();
+    let by_states = tracker.elsewhere(states.iter().map(|(place, seen)| (place, seen)), up_to);
+    let later = other.log.iter().filter(|commit| commit.when.revision > up_to);
+    let by_changes = later
+        .take(1)
+        .find_map(|commit| tracker.elsewhere(commit.changes.iter().filter_map(KeyChange::was), up_to));
+    by_states.or(by_changes)
+}
+
+proptest! {
+    #[test]
+    fn a_store_that_goes_on_is_never_taken_for_another(deeds in deeds(), upto in any::<prop::sample::Index>()) {
+        let (store, _) = lived(&deeds);
+        prop_assume!(!store.log.is_empty());
+        let upto = upto.index(store.log.len());
+        prop_assert_eq!(elsewhere(&store.log[..upto], &store), None);
+    }
+}
+
+#[test]
+fn a_restored_store_that_has_come_as_far_again_is_another_history() {
+    let mut store = Store::new();
+    store.grant(0, 1);
+    store.grant(1, 1);
+    let backup = store.clone();
+    store.renew(0);
+    store.renew(0);
+    let mut restored = backup.clone();
+    restored.renew(1);
+    restored.renew(1);
+    let behind = elsewhere(&store.log, &restored);
+    assert_eq!(
+        behind,
+        Some(hw(0).key()),
+        "what nobody has changed there is as it was in the backup"
+    );
+    restored.renew(0);
+    restored.renew(1);
+    assert!(restored.revision > store.revision);
+    // Every key was changed after the end of what was followed: the first change says what was before it.
+    assert_eq!(elsewhere(&store.log, &restored), Some(hw(0).key()));
+    assert_eq!(elsewhere(&store.log, &store), None);
+}
+
 #[test]
 fn a_key_that_is_older_than_it_was_tells_of_another_history() {
     let mut store = Store::new();
@@ -177,4 +228,60 @@ fn a_change_that_even_the_count_was_kept_from_is_noticed_by_what_the_next_one_be
         (number(&events[0], "changes"), events[0].finding),
         (1, Some(Finding::Gap))
     );
+}
+
+/// A transaction of an embedded store changes a row as often as it likes.
+#[test]
+fn a_change_in_a_transaction_follows_on_the_one_before_it_there() {
+    let place = Place::Order(Class::Worker, Identity(5));
+    let order = |reason: &str| Seen {
+        made: Revision(0),
+        version: 0,
+        changed: Revision(1),
+        value: Value::Order(Ordered {
+            token: Token {
+                epoch: Epoch(0),
+                revision: Revision(1),
+            },
+            by: "anna".to_owned(),
+            reason: reason.to_owned(),
+            request: None,
+        }),
+        text: reason.to_owned(),
+    };
+    let change = |before: Option<&str>, after: Option<&str>| KeyChange {
+        place: place.clone(),
+        before: before.map_or(Before::Nothing, |reason| Before::Was(order(reason))),
+        after: after.map(order),
+    };
+    let commit = |position, changes| Commit {
+        when: when(position, 0),
+        by: None,
+        changes,
+    };
+    let mut tracker = Tracker::new(Log::ButRenewals, []);
+    tracker.take(&commit(1, vec![change(None, Some("x"))])).unwrap();
+    let whole = [
+        change(Some("x"), Some("a")),
+        change(Some("a"), Some("b")),
+        change(Some("b"), None),
+        change(None, Some("c")),
+    ];
+    let events = tracker.clone().take(&commit(5, whole.to_vec())).unwrap();
+    assert_eq!(kinds(&events), [(Kind::Revoked, None)]);
+    assert!(events[0].detail.to_string().contains("\"c\""), "{events:?}");
+    // What is missing is told once, however often: events of one place, kind and position are one.
+    let broken = [
+        change(Some("y"), Some("a")),
+        change(Some("z"), Some("b")),
+        change(Some("b"), Some("c")),
+    ];
+    let events = tracker.take(&commit(8, broken.to_vec())).unwrap();
+    assert_eq!(
+        kinds(&events),
+        [(Kind::Lost, Some(Finding::Gap)), (Kind::Revoked, None)]
+    );
+    assert_eq!(number(&events[0], "changes"), 2);
+    let next = tracker.take(&commit(9, vec![change(Some("c"), Some("d"))]));
+    assert_eq!(kinds(&next.unwrap()), [(Kind::Revoked, None)]);
 }
