@@ -17,6 +17,7 @@
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+pub mod archive;
 pub mod authority;
 pub mod command_line;
 mod complaint;

@@ -55,6 +55,8 @@ SELECT idgen_create_segment('reached and left'), idgen_drop_segment('reached and
 CREATE TABLE reached_serial (id serial);
 SELECT (SELECT count(*) > 0 FROM idgen_adopt_sequence('reached_serial_id_seq', 'reached serial')) AS adopted, (SELECT count(*) > 0 FROM idgen_release_sequence('reached serial')) AS released;
 DROP TABLE reached_serial;
+SELECT idgen.mix_id(1) IS NOT NULL AS mixed, (SELECT count(*) > 0 FROM idgen.event_digest((now() AT TIME ZONE 'UTC')::date)) AS digest,
+       idgen.archive_gate((now() AT TIME ZONE 'UTC')::date) LIKE 'the archive was not checked for %' AS gate;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');

@@ -8,7 +8,7 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
-pub use self::stub::{Stub, StubReason};
+pub use self::stub::{Stub, StubReason, hex};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
