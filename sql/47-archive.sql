@@ -32,8 +32,8 @@ LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idgen_mix_id';
 COMMENT ON FUNCTION idgen.mix_id(bigint) IS 'SplitMix64 of a number: what digests of sets of ids are made of.';
 
-CREATE FUNCTION idgen.event_digest(of_day date)
-RETURNS TABLE (source_id uuid, rows bigint, digest_xor bigint, digest_sum bigint)
+CREATE FUNCTION idgen.event_digest(of_day date, OUT source_id uuid, OUT rows bigint, OUT digest_xor bigint, OUT digest_sum bigint)
+RETURNS SETOF record
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT e.source_id, count(*), bit_xor(e.mixed),

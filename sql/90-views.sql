@@ -243,7 +243,8 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.lease_event_key TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.archive_day TO %1$I;
-        GRANT SELECT ON idgen.audit_event, idgen.space TO %1$I;
+        GRANT SELECT, UPDATE (published) ON idgen.audit_event TO %1$I;
+        GRANT SELECT ON idgen.space TO %1$I;
     $grant$, role);
 END
 $$;

@@ -1,5 +1,6 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
+use crate::archive::ArchiveMetrics;
 use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
 use crate::lease::Report;
@@ -34,6 +35,7 @@ pub struct Metrics {
     pool: PoolMetrics,
     authority: AuthorityGauges,
     events: EventMetrics,
+    archive: ArchiveMetrics,
 }
 
 /// What the authority keeper shows, by database.
@@ -152,7 +154,10 @@ fn failed(error: prometheus::Error) -> Error {
 }
 
 /// Registers what was made, if it was.
-fn registered<M: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<M>) -> Result<M> {
+pub(crate) fn registered<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    made: prometheus::Result<M>,
+) -> Result<M> {
     let metric = made.map_err(failed)?;
     registry.register(Box::new(metric.clone())).map_err(failed)?;
     Ok(metric)
@@ -215,6 +220,7 @@ impl Metrics {
             pool: PoolMetrics::new(&registry)?,
             authority: AuthorityGauges::new(&registry)?,
             events: EventMetrics::new(&registry)?,
+            archive: ArchiveMetrics::new(&registry)?,
             registry,
         })
     }
@@ -229,6 +235,12 @@ impl Metrics {
     #[must_use]
     pub fn of_events(&self) -> EventMetrics {
         self.events.clone()
+    }
+
+    /// What the archiver counts.
+    #[must_use]
+    pub fn of_archive(&self) -> ArchiveMetrics {
+        self.archive.clone()
     }
 
     /// What each database shows when the metrics are read next.

@@ -4,6 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
+use idgen_daemon::archive::archive;
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
@@ -186,6 +187,7 @@ async fn supervise(config: Config) -> Result<()> {
     });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_archive(&mut supervisor, &config, &holder, &metrics, &stop);
     spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
@@ -199,6 +201,21 @@ async fn supervise(config: Config) -> Result<()> {
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+/// Starts what archives events, where that is configured.
+fn spawn_archive(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    if let Some(wanted) = config.archive.clone() {
+        let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_archive());
+        let archiving = archive(config, wanted, holder, metrics, stop.clone());
+        supervisor.spawn_essential("archive", archiving);
+    }
 }
 
 /// Starts what looks when our certificates end, where there are any.

@@ -3,6 +3,7 @@
 //! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
 //! file by itself except [`Config::load`]; tests hand both in.
 
+mod archive;
 mod authority;
 mod clock;
 mod credentials;
@@ -15,12 +16,14 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
+use self::archive::RawArchive;
 use self::authority::RawAuthority;
 use self::clock::RawClock;
 use self::events::RawEvents;
 use self::kafka::RawKafka;
 use self::locks::RawLock;
 use self::outbox::RawOutbox;
+use crate::archive::ArchiveConfig;
 use crate::error::{Error, Result};
 use crate::lease::events::EventsConfig;
 use crate::lease::{EtcdSecurity, identities_at_once, ranges};
@@ -68,6 +71,8 @@ pub struct Config {
     pub kafka: Option<KafkaConfig>,
     /// How events are called, and for how long they are kept.
     pub outbox: OutboxConfig,
+    /// Whether events are archived, and where; `None`: they are not.
+    pub archive: Option<ArchiveConfig>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -177,6 +182,7 @@ struct RawConfig {
     events: RawEvents,
     kafka: RawKafka,
     outbox: RawOutbox,
+    archive: RawArchive,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -357,6 +363,7 @@ impl RawConfig {
         let events = self.events.check(&postgres, &store)?;
         let kafka = self.kafka.check()?;
         let outbox = self.outbox.check()?;
+        let archive = self.archive.check()?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
@@ -369,6 +376,7 @@ impl RawConfig {
             events,
             kafka,
             outbox,
+            archive,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

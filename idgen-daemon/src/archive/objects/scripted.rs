@@ -46,10 +46,6 @@ impl Scripted {
         state.objects.insert(key.to_owned(), bytes.into());
     }
 
-    pub fn remove(&self, key: &str) {
-        self.state().objects.remove(key);
-    }
-
     /// Verb and key of each request so far.
     pub fn log(&self) -> Vec<String> {
         self.state().log.clone()
