@@ -23,6 +23,7 @@ mod run;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod verify;
 
 pub use self::kafka::Trouble;
 pub use self::ledger::{Appended, Batch, Ledger};

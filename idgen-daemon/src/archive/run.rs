@@ -5,6 +5,7 @@ use super::metrics::ArchiveMetrics;
 use super::objects::{AnyObjects, ObjectError, Objects};
 use super::pack::{Packed, pack};
 use super::parquet::Message;
+use super::verify::check_daily;
 use super::{ArchiveConfig, kafka, tables};
 use crate::complaint::Complaint;
 use crate::config::{Config, StoreConfig};
@@ -60,6 +61,10 @@ pub async fn archive(
         objects,
         metrics,
     };
+    let checking = archiver.config.verify.then(|| {
+        let (archiver, config, holder) = (archiver.clone(), config.clone(), holder.clone());
+        tokio::spawn(check_daily(archiver, config, holder, stop.clone()))
+    });
     let mut trouble = Complaint::default();
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
@@ -80,7 +85,12 @@ pub async fn archive(
             () = tokio::time::sleep(pause) => {}
         }
     }
-    Ok(())
+    match checking {
+        Some(checking) => checking
+            .await
+            .map_err(|error| Error::runtime(format!("check of the archive: {error}")))?,
+        None => Ok(()),
+    }
 }
 
 /// Asks to be the only archiver of this in the cell. The chain would keep two from doing harm; this keeps them from doing
