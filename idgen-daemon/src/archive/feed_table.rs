@@ -173,6 +173,38 @@ pub(super) async fn ids_of_commit<O: Objects>(ledger: &Ledger<O>, commit: &Commi
     Ok(ids)
 }
 
+const BY_ID: &str = "
+    SELECT event_id, source_id, to_char(at, 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), tx::text, kind, space_id, tag, tag_seq,
+           lo, hi, token_epoch, token_revision, payload::text
+      FROM idgen.audit_event
+     WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
+       AND source_id = $2 AND event_id = ANY($3) AND published
+     ORDER BY event_id";
+
+/// Of these events those that were marked, as messages from offset `next` on. The others will be archived as all are.
+pub(super) async fn published(
+    session: &Session,
+    service: &str,
+    (day, source, ids): (Day, Uuid, &[i64]),
+    (next, now_ms): (i64, i64),
+) -> Result<Vec<Message>> {
+    let start = format!("{day} 00:00:00+00");
+    let rows = session
+        .rows(BY_ID, &[&start, &source, &ids])
+        .await
+        .map_err(failed)?;
+    let mut messages = Vec::with_capacity(rows.len());
+    for (offset, row) in (next..).zip(&rows) {
+        let spot = Spot {
+            partition: 0,
+            offset,
+            at_ms: now_ms,
+        };
+        messages.push(message(event(row, service)?, spot)?);
+    }
+    Ok(messages)
+}
+
 /// Marks events that a commit has.
 pub(super) async fn mark(session: &Session, ids: &Ids) -> Result<()> {
     for ((day, source), ids) in ids {

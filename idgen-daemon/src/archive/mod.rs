@@ -10,6 +10,7 @@
 //! What is buffered is never the only copy: it is in the topic or the table until a commit has it. So whatever fails, the
 //! archiver throws its buffer away and begins anew behind the last commit.
 
+pub mod backfill;
 pub mod commit;
 mod feed_table;
 mod feed_trail;
@@ -30,6 +31,7 @@ pub use self::ledger::{Appended, Batch, Ledger};
 pub use self::metrics::ArchiveMetrics;
 pub use self::pack::{Packed, pack};
 pub use self::run::{Archiver, archive};
+pub(crate) use self::tables::{has_extension, open as open_database};
 
 use self::objects::Place;
 use idgen_core::archive::CutRule;

@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 /// Before it begins anew; longer after each failure in a row.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What lasts shorter is nobody's trouble: the cell of a new store is being made, a broker is restarted.
+const TROUBLE_AFTER: Duration = Duration::from_secs(3);
 
 /// What every kind of archiver works with.
 pub struct Archiver<O> {
@@ -66,19 +68,28 @@ pub async fn archive(
         tokio::spawn(check_daily(archiver, config, holder, stop.clone()))
     });
     let mut trouble = Complaint::default();
-    let mut pause = PAUSE;
+    let (mut pause, mut failing): (Duration, Option<Instant>) = (PAUSE, None);
     while !stop.is_cancelled() {
         let begun = Instant::now();
         let ended = match &config.kafka {
             Some(kafka) => kafka::turn(&archiver, kafka, (&config.store, &holder), &stop, &mut trouble).await,
             None => tables::turn(&archiver, &config, &holder, &stop, &mut trouble).await,
         };
-        pause = if begun.elapsed() > PAUSE_MAX { PAUSE } else { pause };
-        if let Err(error) = ended {
-            trouble.raise(format!("archive: {error}"), Instant::now());
-            pause = (pause * 2).min(PAUSE_MAX);
-        } else {
-            pause = PAUSE;
+        match ended {
+            Ok(()) => (pause, failing) = (PAUSE, None),
+            Err(error) => {
+                if begun.elapsed() > PAUSE_MAX {
+                    (pause, failing) = (PAUSE, Some(Instant::now()));
+                }
+                let text = format!("archive: {error}");
+                let since = *failing.get_or_insert(begun);
+                if since.elapsed() >= TROUBLE_AFTER {
+                    trouble.raise(text, Instant::now());
+                } else {
+                    tracing::debug!("{text}");
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
         }
         tokio::select! {
             () = stop.cancelled() => {}

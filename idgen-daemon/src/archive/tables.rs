@@ -68,12 +68,12 @@ async fn server_of(postgres: &PostgresConfig) -> Result<u64> {
     Ok(identifier.cast_unsigned())
 }
 
-pub(super) async fn open(url: &PostgresUrl, connect: Duration) -> Result<Session> {
+pub(crate) async fn open(url: &PostgresUrl, connect: Duration) -> Result<Session> {
     let opened = Session::open(url, "idgend archive", connect, STATEMENT).await;
     opened.map_err(|error| Error::retry(format!("connect to {}: {error}", crate::postgres::describe(url))))
 }
 
-pub(super) async fn has_extension(session: &Session) -> Result<bool> {
+pub(crate) async fn has_extension(session: &Session) -> Result<bool> {
     let row = session.row(HAS_EXTENSION, &[]).await;
     let row = row.map_err(|error| Error::retry(format!("look for the extension: {error}")))?;
     row.try_get(0)

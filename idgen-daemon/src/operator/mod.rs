@@ -2,8 +2,10 @@
 //! its epoch, and the locks that commands run under.
 
 pub mod approvals;
+pub mod archive;
 pub mod clock;
 pub mod consent;
+pub mod doctor;
 pub mod epoch;
 pub mod events;
 pub mod format;

@@ -10,4 +10,10 @@
 mod kit;
 
 #[cfg(test)]
+mod archive_scene;
+#[cfg(test)]
+mod archive_table;
+#[cfg(test)]
+mod archive_topic;
+#[cfg(test)]
 mod broker;

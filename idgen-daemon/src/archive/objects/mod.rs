@@ -113,7 +113,7 @@ impl std::error::Error for ObjectError {}
 
 impl From<ObjectError> for crate::error::Error {
     fn from(error: ObjectError) -> Self {
-        Self::retry(format!("archive: {error}"))
+        Self::retry(error.to_string())
     }
 }
 

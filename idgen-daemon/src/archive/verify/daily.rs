@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks for days that are due.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// After a look that has failed.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Checks days until `stop`.
 ///
@@ -26,14 +28,23 @@ pub async fn check_daily<O: Objects>(
     stop: CancellationToken,
 ) -> Result<()> {
     let mut trouble = Complaint::default();
+    let mut failing: Option<Instant> = None;
     while !stop.is_cancelled() {
         match look(&archiver, &config, &holder, &stop).await {
-            Ok(()) => trouble.settle("the archive is checked"),
+            Ok(()) => {
+                failing = None;
+                trouble.settle("the archive is checked");
+            }
+            // The first time a cell may be in the making, or a server start.
+            Err(error) if failing.replace(Instant::now()).is_none() => {
+                tracing::debug!("check of the archive: {error}")
+            }
             Err(error) => trouble.raise(format!("check of the archive: {error}"), Instant::now()),
         }
+        let pause = if failing.is_some() { AGAIN } else { LOOK_EVERY };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
     Ok(())

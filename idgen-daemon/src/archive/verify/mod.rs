@@ -127,31 +127,7 @@ pub async fn check_day<O: Objects>(
     (by, whole): (&str, bool),
     told: Told<'_>,
 ) -> Result<DayReport> {
-    let known = if whole {
-        Vec::new()
-    } else {
-        read_report(&**objects, day.before(CHECKPOINT_DAYS))
-            .await?
-            .map_or_else(Vec::new, |report| report.chains)
-    };
-    let (mut heads, mut entries, mut found) = (Vec::new(), Vec::new(), DayFiles::default());
-    for chain in chains(&**objects).await? {
-        let from = known.iter().find(|head| head.chain == chain);
-        let walked = walk(&**objects, &chain, from, told).await?;
-        found.problems.extend(walked.problem);
-        let of_day = walked.commits.into_iter().flat_map(|commit| commit.files);
-        entries.extend(of_day.filter(|file| file.place().is_some_and(|(of, _)| of == day)));
-        heads.push(walked.head);
-    }
-    told(Progress::Files(entries.len() as u64));
-    for entry in entries {
-        check_file(&**objects, &entry, &mut found).await?;
-        told(Progress::File(entry.bytes));
-    }
-    for ids in found.ids.values_mut() {
-        ids.sort_unstable();
-        ids.dedup();
-    }
+    let (heads, found) = read_day(objects, day, whole, told).await?;
     let mut databases = Databases::open(config).await?;
     let mut sources = compare(&mut databases, day, &found).await?;
     let text = |head: &ChainHead| format!("{} {}:{}", head.chain, head.seq, head.sha256);
@@ -164,6 +140,7 @@ pub async fn check_day<O: Objects>(
         }
     }
     let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
+    let mut found = found;
     found.problems.truncate(PROBLEMS_MAX);
     let worst = worst(
         sources.iter().filter_map(|(_, verdict, _)| verdict.as_ref()),
@@ -185,6 +162,82 @@ pub async fn check_day<O: Objects>(
     keep_others(&mut report, read_report(&**objects, day).await?);
     write_report(&**objects, day, &report).await?;
     Ok(report)
+}
+
+/// Walks the chains and reads the files of a day.
+async fn read_day<O: Objects>(
+    objects: &Arc<O>,
+    day: Day,
+    whole: bool,
+    told: Told<'_>,
+) -> Result<(Vec<ChainHead>, DayFiles)> {
+    let known = if whole {
+        Vec::new()
+    } else {
+        let before = read_report(&**objects, day.before(CHECKPOINT_DAYS)).await?;
+        before.map_or_else(Vec::new, |report| report.chains)
+    };
+    let (mut heads, mut entries, mut found) = (Vec::new(), Vec::new(), DayFiles::default());
+    for chain in chains(&**objects).await? {
+        let from = known.iter().find(|head| head.chain == chain);
+        let walked = walk(&**objects, &chain, from, told).await?;
+        found.problems.extend(walked.problem);
+        let of_day = walked.commits.into_iter().flat_map(|commit| commit.files);
+        entries.extend(of_day.filter(|file| file.place().is_some_and(|(of, _)| of == day)));
+        heads.push(walked.head);
+    }
+    told(Progress::Files(entries.len() as u64));
+    for entry in entries {
+        check_file(&**objects, &entry, &mut found).await?;
+        told(Progress::File(entry.bytes));
+    }
+    for ids in found.ids.values_mut() {
+        ids.sort_unstable();
+        ids.dedup();
+    }
+    Ok((heads, found))
+}
+
+/// An event that the table has and the archive has not.
+pub struct MissingEvents {
+    /// The database.
+    pub database: String,
+    /// The source.
+    pub source: Uuid,
+    /// Their `event_id`, in rising order.
+    pub ids: Vec<i64>,
+}
+
+/// The events of a day that the archive has not. What is wrong with its files is no matter here: what they have counts as
+/// archived where it can be read.
+///
+/// # Errors
+/// As [`check_day`].
+pub async fn missing_events<O: Objects>(
+    objects: &Arc<O>,
+    config: &Config,
+    day: Day,
+    told: Told<'_>,
+) -> Result<Vec<MissingEvents>> {
+    let (_, found) = read_day(objects, day, false, told).await?;
+    let mut databases = Databases::open(config).await?;
+    let mut missing = Vec::new();
+    for (source, table) in databases.digests(day).await? {
+        if table.is_gone {
+            continue;
+        }
+        let archived = found.ids.get(&source).map_or(&[][..], Vec::as_slice);
+        let mut ids = databases.ids(&table.database, day, source).await?;
+        ids.retain(|id| archived.binary_search(id).is_err());
+        if !ids.is_empty() {
+            missing.push(MissingEvents {
+                database: table.database,
+                source,
+                ids,
+            });
+        }
+    }
+    Ok(missing)
 }
 
 fn worst<'v>(verdicts: impl Iterator<Item = &'v DayVerdict>, problems: &[String]) -> &'static str {

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod approvals;
+mod archive;
 mod clock;
 mod completions;
+mod doctor;
 mod epoch;
 mod events;
 mod format;
@@ -77,6 +79,11 @@ enum Command {
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
+    /// Events as files: what there is, whether it is whole, and what to do where it is not.
+    #[command(subcommand)]
+    Archive(archive::ArchiveCommand),
+    /// Ask everything that idgend depends on whether it is as it must be.
+    Doctor(doctor::DoctorArguments),
     /// Write a script that lets a shell complete the arguments.
     Completions(completions::CompletionsArguments),
 }
@@ -96,6 +103,8 @@ impl Command {
             Self::Shards(command) => command.run(),
             Self::Server(command) => command.run(),
             Self::Lock(command) => command.run(),
+            Self::Archive(command) => command.run(),
+            Self::Doctor(doctor) => doctor.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

@@ -16,6 +16,7 @@ pub mod pki;
 pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod s3;
 pub mod scratch;
 pub mod seal;
 pub mod server;
