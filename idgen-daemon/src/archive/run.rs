@@ -21,8 +21,10 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Before it begins anew; longer after each failure in a row.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What went well for so long before it failed is new trouble, and not the old one.
+const FRESH: Duration = Duration::from_secs(5);
 /// What lasts shorter is nobody's trouble: the cell of a new store is being made, a broker is restarted.
 const TROUBLE_AFTER: Duration = Duration::from_secs(3);
 
@@ -78,7 +80,7 @@ pub async fn archive(
         match ended {
             Ok(()) => (pause, failing) = (PAUSE, None),
             Err(error) => {
-                if begun.elapsed() > PAUSE_MAX {
+                if begun.elapsed() > FRESH {
                     (pause, failing) = (PAUSE, Some(Instant::now()));
                 }
                 let text = format!("archive: {error}");

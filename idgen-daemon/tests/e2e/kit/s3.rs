@@ -135,8 +135,25 @@ impl S3 {
         assert_eq!(status, 204, "{body}");
     }
 
+    /// Signed by somebody: whom, this server does not look at.
     fn request(&self, method: &str, path: &str) -> (u16, String) {
-        http::request(self.addr, method, path).expect("the S3 server answers")
+        let signed = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+        let mut stream = TcpStream::connect_timeout(&self.addr, PATIENCE).expect("connect to the S3 server");
+        stream.set_read_timeout(Some(QUIET)).expect("a limit");
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: {signed}\r\nConnection: close\r\n\r\n",
+            self.addr
+        )
+        .expect("ask the S3 server");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the S3 server answers");
+        let status = answer
+            .split_whitespace()
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status.expect("a status"), body.to_owned())
     }
 
     /// Names with this prefix.
@@ -248,7 +265,7 @@ pub struct ArchivedRow {
 /// What the commits name, and nothing else; it fails where a file has another number of rows than its commit says.
 const READ: &str = r#"
 import json, pyarrow.parquet as pq
-for one in sorted(f.get_file_info(fs.FileSelector(root + 'audit/v1/_commits', recursive=True)), key=lambda i: i.path):
+for one in sorted(f.get_file_info(fs.FileSelector(root + 'audit/v1/_commits', recursive=True, allow_not_found=True)), key=lambda i: i.path):
     if one.type != fs.FileType.File: continue
     commit = json.loads(f.open_input_stream(one.path).read())
     for file in commit['files']:
