@@ -43,8 +43,12 @@ installcheck: ## SQL regression tests of the installed extension on a throwaway 
 lint: ## formatting, clippy with warnings as errors, small checks of the tree
 	@make/lint.sh
 
-bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension)
+bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension); SUITE=archive: rows per second into files of the archive
+ifeq ($(SUITE),archive)
+	@cargo bench --locked -p idgen-daemon --bench archive
+else
 	@regress/bench/bench.sh
+endif
 
 # In the dev profile: what is measured is the work of etcd, and the keepers have little to do.
 bench-leases: ## what 200 servers' leases cost one etcd: renewals, raft entries, p99, processor time (SERVERS=200 SECONDS=60)

@@ -122,7 +122,7 @@ faults_tests() (
 
 # From tables to a real Kafka, and on from there.
 outbox_tests() {
-    "$ROOT/make/kafka.sh" || return
+    "$ROOT/make/kafka.sh" && "$ROOT/make/s3.sh" || return
     with_servers --test outbox
 }
 

@@ -266,7 +266,7 @@ async fn topic(kafka: &KafkaConfig, found: &mut Diagnosis) {
     let kept = number("retention.ms");
     setting(
         "retention.ms",
-        kept < 0 || kept >= WEEK_MS,
+        !(0..WEEK_MS).contains(&kept),
         "keep a week at the least: so long the archiver may be away",
     );
     let copies = number("min.insync.replicas");

@@ -143,54 +143,8 @@ fn a43_a44_a40_requests_are_plain_and_what_is_refused_is_named_and_nothing_is_lo
     send(&scene.kafka.broker(), TOPIC, SOURCE, 100..200);
     scene.wait_archived(200);
     s3.heal();
-    // aws-sdk-rust#1240, minio#20845: trailers with checksums that other services refuse.
-    let puts: Vec<_> = s3
-        .seen()
-        .into_iter()
-        .filter(|seen| seen.method == "PUT")
-        .collect();
-    assert!(puts.len() >= 4);
-    for put in &puts {
-        assert!(put.header("x-amz-checksum-sha256").is_some(), "{put:?}");
-        assert!(put.header("x-amz-trailer").is_none(), "{put:?}");
-        assert!(
-            !put.header("content-encoding")
-                .unwrap_or_default()
-                .contains("aws-chunked"),
-            "{put:?}"
-        );
-        assert_eq!(put.header("if-none-match"), Some("*"), "{put:?}");
-        assert_eq!(
-            put.header("x-amz-server-side-encryption"),
-            Some("aws:kms"),
-            "{put:?}"
-        );
-        assert_eq!(
-            put.header("x-amz-server-side-encryption-bucket-key-enabled"),
-            Some("true"),
-            "{put:?}"
-        );
-    }
-    for (code, status, words) in [
-        ("KMS.DisabledException", 400, "kms:GenerateDataKey"),
-        ("AccessDenied", 403, "idgend needs GetObject"),
-        ("RequestTimeTooSkewed", 403, "set this machine's clock"),
-    ] {
-        let so_far = scene.commits().len();
-        s3.always("PUT", ".parquet", Meets::Answer(status, code));
-        let from = 1_000 + so_far as i64 * 10;
-        send(&scene.kafka.broker(), TOPIC, SOURCE, from..from + 5);
-        daemon.wait_log(&["archive:", code, words]);
-        assert_eq!(scene.commits().len(), so_far, "{code}");
-        s3.heal();
-        eventually_true(PATIENCE, "it goes on", || scene.commits().len() > so_far);
-    }
-    scene.assert_whole();
-    let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
-    for reason in ["key_denied", "denied", "clock"] {
-        let line = format!("idgen_archive_failures_total{{reason=\"{reason}\"}}");
-        assert!(metrics.contains(&line), "{line} in {metrics}");
-    }
+    assert_plain(s3);
+    refusals(&scene, &mut daemon);
     // The bucket is gone: that is named. What was in it is gone with it; the topic has everything still.
     s3.remove_bucket();
     send(&scene.kafka.broker(), TOPIC, SOURCE, 2_000..2_010);
@@ -221,6 +175,62 @@ fn a43_a44_a40_requests_are_plain_and_what_is_refused_is_named_and_nothing_is_lo
         !scene.s3.keys("audit/v1/_doctor").iter().any(|_| true),
         "the doctor leaves nothing behind"
     );
+}
+
+/// aws-sdk-rust#1240, minio#20845: trailers with checksums that other services refuse.
+fn assert_plain(s3: &S3) {
+    let puts: Vec<_> = s3
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.method == "PUT")
+        .collect();
+    assert!(puts.len() >= 4);
+    for put in &puts {
+        assert!(put.header("x-amz-checksum-sha256").is_some(), "{put:?}");
+        assert!(put.header("x-amz-trailer").is_none(), "{put:?}");
+        assert!(
+            !put.header("content-encoding")
+                .unwrap_or_default()
+                .contains("aws-chunked"),
+            "{put:?}"
+        );
+        assert_eq!(put.header("if-none-match"), Some("*"), "{put:?}");
+        assert_eq!(
+            put.header("x-amz-server-side-encryption"),
+            Some("aws:kms"),
+            "{put:?}"
+        );
+        assert_eq!(
+            put.header("x-amz-server-side-encryption-bucket-key-enabled"),
+            Some("true"),
+            "{put:?}"
+        );
+    }
+}
+
+/// Each is named, with what to do, and over when its cause is.
+fn refusals(scene: &Scene, daemon: &mut Daemon) {
+    let s3 = &scene.s3;
+    for (code, status, words) in [
+        ("KMS.DisabledException", 400, "kms:GenerateDataKey"),
+        ("AccessDenied", 403, "idgend needs GetObject"),
+        ("RequestTimeTooSkewed", 403, "set this machine's clock"),
+    ] {
+        let so_far = scene.commits().len();
+        s3.always("PUT", ".parquet", Meets::Answer(status, code));
+        let from = 1_000 + so_far as i64 * 10;
+        send(&scene.kafka.broker(), TOPIC, SOURCE, from..from + 5);
+        daemon.wait_log(&["archive:", code, words]);
+        assert_eq!(scene.commits().len(), so_far, "{code}");
+        s3.heal();
+        eventually_true(PATIENCE, "it goes on", || scene.commits().len() > so_far);
+    }
+    scene.assert_whole();
+    let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+    for reason in ["key_denied", "denied", "clock"] {
+        let line = format!("idgen_archive_failures_total{{reason=\"{reason}\"}}");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
 }
 
 fn assert_chain_or_none(commits: &[Commit]) -> Option<i64> {
