@@ -7,6 +7,7 @@
 //!                        |        +-> LeaseStore <- PostgresStore | EtcdStore
 //!                        +-> authority::AuthorityKeeper --> each database of that server
 //!                        |        +-> NamedStore <- PostgresStore | EtcdStore
+//!                        +-> outbox::Outbox --> each database of that server --> Kafka
 //!                        +-> http (/metrics, /livez, /readyz, /clock/accept)
 //!  idgenctl -> status | operator
 //! ```
@@ -29,6 +30,7 @@ pub mod lease;
 pub mod log;
 pub mod metrics;
 pub mod operator;
+pub mod outbox;
 mod plain_table;
 pub mod postgres;
 mod random;

@@ -1,5 +1,9 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
+mod outbox;
+
+pub use self::outbox::{DrainMetrics, OutboxMetrics};
+
 use crate::archive::ArchiveMetrics;
 use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
@@ -36,6 +40,7 @@ pub struct Metrics {
     authority: AuthorityGauges,
     events: EventMetrics,
     archive: ArchiveMetrics,
+    outbox: OutboxMetrics,
 }
 
 /// What the authority keeper shows, by database.
@@ -221,6 +226,7 @@ impl Metrics {
             authority: AuthorityGauges::new(&registry)?,
             events: EventMetrics::new(&registry)?,
             archive: ArchiveMetrics::new(&registry)?,
+            outbox: OutboxMetrics::new(&registry)?,
             registry,
         })
     }
@@ -241,6 +247,12 @@ impl Metrics {
     #[must_use]
     pub fn of_archive(&self) -> ArchiveMetrics {
         self.archive.clone()
+    }
+
+    /// What the outbox counts.
+    #[must_use]
+    pub fn of_outbox(&self) -> OutboxMetrics {
+        self.outbox.clone()
     }
 
     /// What each database shows when the metrics are read next.

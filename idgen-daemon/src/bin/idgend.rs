@@ -18,6 +18,7 @@ use idgen_daemon::lease::{
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
+use idgen_daemon::outbox::{Holder, Outbox, OutboxSetup};
 use idgen_daemon::secret;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
@@ -188,6 +189,7 @@ async fn supervise(config: Config) -> Result<()> {
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
     spawn_archive(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_outbox(&mut supervisor, &config, &holder, &metrics, &stop);
     spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
@@ -401,6 +403,28 @@ fn spawn_events(
     } else {
         supervisor.spawn_essential("log of the lease store", keep_short(store, holder, stop));
     }
+}
+
+/// Starts what hands events on, and looks after their tables.
+fn spawn_outbox(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let outbox = Outbox::new(OutboxSetup {
+        postgres: config.postgres.clone(),
+        trail: config.events.enabled.then(|| config.events.url.as_ref().clone()),
+        kafka: config.kafka.clone(),
+        outbox: config.outbox.clone(),
+        holder: Holder {
+            instance: Uuid::from_u128(holder.instance.0),
+            name: holder.name.clone(),
+        },
+        metrics: metrics.of_outbox(),
+    });
+    supervisor.spawn_essential("outbox", outbox.run(stop.clone()));
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

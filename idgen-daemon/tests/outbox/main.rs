@@ -17,3 +17,7 @@ mod archive_table;
 mod archive_topic;
 #[cfg(test)]
 mod broker;
+#[cfg(test)]
+mod flow;
+#[cfg(test)]
+mod scene;
