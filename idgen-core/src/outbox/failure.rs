@@ -57,6 +57,23 @@ impl SendFault {
         }
     }
 
+    /// Which of several reasons that come together says most: what is wrong with one message ends the producer, which then
+    /// fails all the others without a reason of their own.
+    #[must_use]
+    pub fn says(self) -> u8 {
+        match (self.verdict(), self) {
+            (Verdict { stub: Some(_), .. }, _) => 3,
+            (
+                Verdict {
+                    is_everybodys: true, ..
+                },
+                _,
+            ) => 2,
+            (_, Self::Fatal | Self::Silence) => 1,
+            _ => 0,
+        }
+    }
+
     /// As metrics name it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -89,6 +106,17 @@ impl SendFault {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reason_of_one_message_says_more_than_what_follows_from_it() {
+        let order = [
+            SendFault::Other,
+            SendFault::Fatal,
+            SendFault::NotAllowed,
+            SendFault::MessageTooLarge,
+        ];
+        assert!(order.is_sorted_by(|less, more| less.says() < more.says()));
+    }
 
     #[test]
     fn only_what_is_wrong_with_one_message_makes_a_stub_of_it() {

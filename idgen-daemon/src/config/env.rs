@@ -101,6 +101,7 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "KAFKA__USERNAME" => raw.kafka.username = Some(value),
         "KAFKA__PASSWORD_FILE" => raw.kafka.password_file = Some(value),
         "KAFKA__PASSWORD" => raw.kafka.password = Some(value.into()),
+        "OUTBOX__URL" => raw.outbox.url = Some(value.into()),
         "OUTBOX__SERVICE" => raw.outbox.service = Some(value),
         "OUTBOX__KEEP_DAYS" => raw.outbox.keep_days = Some(number(&value)?),
         "CLOCK__CHECK" => raw.clock.check = Some(value),

@@ -1,12 +1,16 @@
 //! `[outbox]`: how events are called, and for how long their tables are kept.
 
 use super::Checked;
+use crate::postgres::PostgresUrl;
+use crate::secret::Secret;
 use idgen_core::outbox::Retention;
 use serde::Deserialize;
 
 /// Of all databases of the server.
 #[derive(Clone, Debug)]
 pub struct OutboxConfig {
+    /// How the databases of the server are reached: a transaction pooler will do. `None`: as the daemon reaches the server.
+    pub url: Option<PostgresUrl>,
     /// `service` of the events; `None`: the database's name.
     pub service: Option<String>,
     /// For how long a day stays in the database, at the least.
@@ -24,6 +28,7 @@ impl OutboxConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawOutbox {
+    pub(super) url: Option<Secret>,
     pub(super) service: Option<String>,
     pub(super) keep_days: Option<u64>,
 }
@@ -46,7 +51,12 @@ impl RawOutbox {
             None => Retention::default(),
             Some(days) => Retention::days(days).map_err(|why| format!("outbox.keep_days: {why}"))?,
         };
+        let url = match &self.url {
+            Some(url) => Some(super::parse_url("outbox.url", url.expose())?),
+            None => None,
+        };
         Ok(OutboxConfig {
+            url,
             service: self.service,
             retention,
         })
@@ -83,6 +93,7 @@ mod tests {
             ("keep_days = 40000", "outbox.keep_days"),
             ("service = \"a/b\"", "outbox.service"),
             ("service = \"..\"", "outbox.service"),
+            ("url = \"mysql://a\"", "outbox.url"),
         ] {
             let refused = outbox(text).unwrap_err();
             assert!(refused.contains(part), "{text}: {refused}");

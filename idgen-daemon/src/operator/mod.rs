@@ -12,6 +12,7 @@ pub mod format;
 pub mod leases;
 pub mod lock;
 pub mod masters;
+pub mod outbox;
 pub mod region;
 pub mod requests;
 pub mod revoke;

@@ -38,6 +38,8 @@ const WATCH: Duration = Duration::from_secs(5);
 const WATCH_PART: u32 = 20;
 /// At the end brokers have so long to answer.
 const FLUSH: Duration = Duration::from_secs(10);
+/// When one message has failed the reports on the others follow at once; nobody waits longer for them.
+const FAILED: Duration = Duration::from_secs(2);
 /// A producer that nobody needs is let go after so long.
 const UNUSED: Duration = Duration::from_secs(60);
 /// With more databases than that the looks at an idle one become rarer.
@@ -75,6 +77,8 @@ pub struct Drainer<Q: Queue> {
     lease: Lease,
     flight: Flight<Q::Key, OwnedSemaphorePermit>,
     sender: Option<(Sender, Instant)>,
+    /// Something has failed, and this is what says most of why, since when.
+    failed: Option<(SendFault, String, Instant)>,
     stubs: BTreeMap<Q::Key, Poison>,
     began: Instant,
     acknowledged_at: Option<Instant>,
@@ -96,6 +100,7 @@ impl<Q: Queue> Drainer<Q> {
             queue,
             flight: Flight::new(FlightLimits::default()),
             sender: None,
+            failed: None,
             stubs: BTreeMap::new(),
             began: now,
             acknowledged_at: None,
@@ -165,12 +170,13 @@ impl<Q: Queue> Drainer<Q> {
     async fn step(&mut self, session: &Session, held: Held) -> Result<Duration> {
         self.config.metrics.holds(held.epoch);
         self.collect();
+        self.reset_if_failed();
         self.watch_silence();
         self.mark(session, held, false).await?;
         if Instant::now() >= self.watch_at {
             self.watch(session, held).await?;
         }
-        if Instant::now() < self.resume_at || self.flight.room() == 0 {
+        if self.failed.is_some() || Instant::now() < self.resume_at || self.flight.room() == 0 {
             return Ok(self.pause());
         }
         let sent = self.look(session, held).await?;
@@ -209,12 +215,45 @@ impl<Q: Queue> Drainer<Q> {
                 self.complaint
                     .settle(&format!("{}: events are sent again", self.config.name));
             }
-            Err((fault, why)) => {
-                if let (Some(poison), Some(key)) = (fault.verdict().stub, self.flight.row_of(report.ticket)) {
-                    self.stubs.insert(key, poison);
+            Err((fault, why)) => self.note_failure(report.ticket, fault, why),
+        }
+    }
+
+    /// Nothing more is sent now, and what else is reported is waited for: the report that says why may come last.
+    fn note_failure(&mut self, ticket: u64, fault: SendFault, why: String) {
+        let Some(key) = self.flight.row_of(ticket) else {
+            return;
+        };
+        if let Some(poison) = fault.verdict().stub {
+            self.stubs.insert(key, poison);
+        }
+        self.flight.give_up(&key);
+        match &mut self.failed {
+            Some((known, _, _)) if known.says() >= fault.says() => {}
+            Some((known, text, _)) => (*known, *text) = (fault, why),
+            None => self.failed = Some((fault, why, Instant::now())),
+        }
+    }
+
+    /// When all reports are there.
+    fn reset_if_failed(&mut self) {
+        let is_told = self.flight.tickets().next().is_none();
+        if let Some((fault, why, since)) = &self.failed
+            && (is_told || since.elapsed() >= FAILED)
+        {
+            let fatal = self.sender.as_ref().and_then(|(sender, _)| sender.fatal());
+            let (fault, why) = match fatal {
+                Some((worse, fatal)) if fault.says() < 2 => {
+                    let says_more = if worse.says() > fault.says() {
+                        worse
+                    } else {
+                        *fault
+                    };
+                    (says_more, format!("{why}: {fatal}"))
                 }
-                self.reset(fault, &why);
-            }
+                _ => (*fault, why.clone()),
+            };
+            self.reset(fault, &why);
         }
     }
 
@@ -223,6 +262,7 @@ impl<Q: Queue> Drainer<Q> {
         if let Some((sender, _)) = self.sender.take() {
             sender.purge();
         }
+        self.failed = None;
         self.flight.reset();
         self.queue.reset();
         self.config.metrics.count_reset(fault.name());
@@ -252,6 +292,7 @@ impl<Q: Queue> Drainer<Q> {
         if !self.flight.is_empty() {
             self.config.metrics.count_reset(cause);
         }
+        self.failed = None;
         self.flight.clear();
         self.queue.reset();
         self.lease.forget();

@@ -61,9 +61,12 @@ impl ClientContext for Context {
             self.heard.connected.store(false, Ordering::Relaxed);
         }
         let fault = code.map_or(SendFault::Other, fault_of);
-        // Of an error that mends itself, such as a connection that broke, nothing follows but what we say of it.
-        let heard = (fault, format!("{error}: {reason}"));
-        *self.heard.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard);
+        // Of an error that mends itself, such as a connection that broke, nothing follows but what we say of it. That all
+        // brokers are away says less than why.
+        let mut trouble = self.heard.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *trouble = Some((fault, format!("{error}: {reason}")));
+        }
     }
 }
 
@@ -224,6 +227,12 @@ impl Sender {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
+    }
+
+    /// Why it can do nothing any more, where that is so.
+    pub(super) fn fatal(&self) -> Option<(SendFault, String)> {
+        let (code, why) = self.producer.client().fatal_error()?;
+        Some((fault_of(code), why))
     }
 
     /// Is a broker connected, as of the last seconds?

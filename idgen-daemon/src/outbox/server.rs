@@ -165,7 +165,13 @@ impl Outbox {
 
     /// Drains a database, and looks after its day tables.
     fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = String> + use<> {
-        let url = self.setup.postgres.url.in_database(&database);
+        let setup = &self.setup;
+        let url = setup
+            .outbox
+            .url
+            .as_ref()
+            .unwrap_or(&setup.postgres.url)
+            .in_database(&database);
         let timeout = self.setup.postgres.connect_timeout;
         let days = Days::new(
             &database,

@@ -18,6 +18,14 @@ mod archive_topic;
 #[cfg(test)]
 mod broker;
 #[cfg(test)]
+mod days;
+#[cfg(test)]
 mod flow;
 #[cfg(test)]
+mod places;
+#[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
+mod trouble;

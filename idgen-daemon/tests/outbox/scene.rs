@@ -75,7 +75,6 @@ impl Scene {
         write(&mut client, tags, events, "'{}'");
     }
 
-
     pub fn wait_drained(&self) {
         self.wait_drained_within(LONG);
     }
@@ -120,11 +119,13 @@ pub fn write(client: &mut Client, tags: u32, events: u32, payload: &str) {
         client,
         &format!(
             "INSERT INTO idgen.audit_event (source_id, kind, space_id, tag, tag_seq, lo, hi, payload)
-             SELECT p.source_id, 'segment.grant', p.space_id, 'w' || n % {tags},
-                    coalesce((SELECT max(e.tag_seq) FROM idgen.audit_event e WHERE e.tag = 'w' || n % {tags}), 0)
-                        + 1 + n / {tags},
+             SELECT p.source_id, 'segment.grant', p.space_id, 'w' || n % {tags}, coalesce(m.seq, 0) + 1 + n / {tags},
                     n * 10 + 1, n * 10 + 10, {payload}
-               FROM idgen.space p, generate_series(0, {events} - 1) n ORDER BY n"
+               FROM idgen.space p
+              CROSS JOIN generate_series(0, {events} - 1) n
+               LEFT JOIN (SELECT e.tag, max(e.tag_seq) AS seq FROM idgen.audit_event e GROUP BY e.tag) m
+                 ON m.tag = 'w' || n % {tags}
+              ORDER BY n"
         ),
     );
 }

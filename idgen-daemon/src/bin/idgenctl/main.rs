@@ -11,6 +11,7 @@ mod events;
 mod format;
 mod leases;
 mod lock;
+mod outbox;
 mod region;
 mod server;
 mod shards;
@@ -67,6 +68,9 @@ enum Command {
     /// What happened to the leases of a cell: the trail that idgend derives from the log of the lease store.
     #[command(subcommand)]
     Events(events::EventsCommand),
+    /// The outbox: what waits to be sent to Kafka, dead letters, and what is to be sent once more.
+    #[command(subcommand)]
+    Outbox(outbox::OutboxCommand),
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
@@ -99,6 +103,7 @@ impl Command {
             Self::Leases(command) => command.run(),
             Self::Approvals(command) => command.run(),
             Self::Events(command) => command.run(),
+            Self::Outbox(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
             Self::Server(command) => command.run(),

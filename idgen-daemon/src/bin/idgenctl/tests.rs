@@ -5,7 +5,16 @@ use clap::{Command, CommandFactory};
 use idgen_daemon::error::Exit;
 
 /// What only shows. Everything else changes something.
-const SHOWING: [&str; 7] = ["status", "show", "list", "map", "log", "verify", "completions"];
+const SHOWING: [&str; 8] = [
+    "status",
+    "show",
+    "list",
+    "ls",
+    "map",
+    "log",
+    "verify",
+    "completions",
+];
 
 /// Every command that can be run, by its words.
 fn commands() -> Vec<(String, Command)> {
