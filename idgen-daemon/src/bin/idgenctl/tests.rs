@@ -5,7 +5,7 @@ use clap::{Command, CommandFactory};
 use idgen_daemon::error::Exit;
 
 /// What only shows. Everything else changes something.
-const SHOWING: [&str; 8] = [
+const SHOWING: [&str; 10] = [
     "status",
     "show",
     "list",
@@ -13,6 +13,8 @@ const SHOWING: [&str; 8] = [
     "map",
     "log",
     "verify",
+    "cat",
+    "doctor",
     "completions",
 ];
 
