@@ -20,8 +20,13 @@ help: ## this list
 deps: # only what demo and test need; installs Debian packages, as root or with sudo
 	@make/deps.sh $(DEPS_OF)
 
-demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd
+demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd; FULL=1: events through a real Kafka into an S3, read back
+ifdef FULL
+	@make/deps.sh tests
+	@demo/full.sh
+else
 	@demo/demo.sh
+endif
 
 test: DEPS_OF = tests
 test: deps ## every test: core, loom models, daemon, SQL regression, end to end; last line: N passed, N failed
