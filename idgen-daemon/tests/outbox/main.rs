@@ -18,6 +18,8 @@ mod archive_topic;
 #[cfg(test)]
 mod broker;
 #[cfg(test)]
+mod ctl;
+#[cfg(test)]
 mod days;
 #[cfg(test)]
 mod flow;
