@@ -10,6 +10,7 @@ use super::objects::Objects;
 use super::parquet::{Arrived, Message, Opened, Spot};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA};
+use crate::outbox::Lease;
 use crate::postgres::{PgError, Session};
 use idgen_core::archive::Day;
 use idgen_core::utc::parse_us;
@@ -38,6 +39,10 @@ const MARK: &str = "
     UPDATE idgen.audit_event SET published = true
      WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
        AND source_id = $2 AND event_id = ANY($3) AND NOT published";
+/// Under the epoch of the drain lease, as whoever sends to Kafka does.
+const IN_FORCE: &str = "
+       AND EXISTS (SELECT FROM idgen.drain_lease l
+                    WHERE l.stream = 'segment' AND l.epoch = $4 AND l.holder = $5 AND l.expires > clock_timestamp())";
 const ABOUT: &str = "SELECT pg_is_in_recovery(), (SELECT source_id FROM idgen.space)";
 
 /// Ids of events, by day and source.
@@ -206,12 +211,22 @@ pub(super) async fn published(
 }
 
 /// Marks events that a commit has.
-pub(super) async fn mark(session: &Session, ids: &Ids) -> Result<()> {
+///
+/// What is marked already is no matter: a commit counts, whoever made it.
+pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Result<()> {
+    let statement = format!("{MARK}{IN_FORCE}");
     for ((day, source), ids) in ids {
         let start = format!("{day} 00:00:00+00");
         for ids in ids.chunks(2_000) {
+            // A commit may have taken longer than the lease lasts.
+            let confirmed = lease.confirm(session).await?;
+            let Some(held) = lease.held().filter(|_| confirmed) else {
+                return Err(Error::retry(
+                    "somebody else hands the events of this database on now",
+                ));
+            };
             session
-                .execute(MARK, &[&start, source, &ids])
+                .execute(&statement, &[&start, source, &ids, &held.epoch, &held.instance])
                 .await
                 .map_err(|error| Error::retry(format!("mark events as published: {error}")))?;
         }

@@ -12,11 +12,13 @@ use crate::config::{Config, PostgresConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::events::EventsConfig;
 use crate::lease::{HolderName, Sole, host_clock};
+use crate::outbox::{Holder as DrainHolder, Lease, Stream};
 use crate::postgres::{PostgresUrl, Session};
 use idgen_core::archive::{Cut, Gap};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 /// Of a statement: one reads 5,000 rows.
 const STATEMENT: Duration = Duration::from_secs(20);
@@ -46,6 +48,7 @@ pub(super) async fn turn<O: Objects>(
             let mut rounds = Rounds {
                 archiver,
                 config,
+                holder,
                 epoch: Sole::epoch(token),
                 ledgers: HashMap::new(),
             };
@@ -83,6 +86,7 @@ pub(crate) async fn has_extension(session: &Session) -> Result<bool> {
 struct Rounds<'a, O> {
     archiver: &'a Archiver<O>,
     config: &'a Config,
+    holder: &'a HolderName,
     epoch: u64,
     /// Chains whose last commit is marked.
     ledgers: HashMap<String, Ledger<O>>,
@@ -153,11 +157,32 @@ impl<O: Objects> Rounds<'_, O> {
         let Some(source) = source_of(&session).await? else {
             return Ok(());
         };
+        let drains = DrainHolder {
+            instance: Uuid::from_u128(self.holder.instance.0),
+            name: self.holder.name.clone(),
+        };
+        let mut lease = Lease::new(Stream::Segment, drains);
+        // Another daemon hands them on, to a Kafka perhaps.
+        if lease.keep(&session).await?.is_none() {
+            return Ok(());
+        }
+        let handed = self.hand_on(&session, &mut lease, (database, source)).await;
+        // It runs out by itself where this fails.
+        let given_back = lease.give_back(&session).await;
+        handed.and(given_back)
+    }
+
+    async fn hand_on(
+        &mut self,
+        session: &Session,
+        lease: &mut Lease,
+        (database, source): (&str, Uuid),
+    ) -> Result<()> {
         let service = self.config.outbox.service_of(database);
         let chain = format!("table-{source}");
         let (mut ledger, is_marked) = self.ledger(&chain).await?;
         if !is_marked {
-            mark_last(&session, &ledger).await?;
+            mark_last(session, lease, &ledger).await?;
         }
         let begun = Instant::now();
         loop {
@@ -166,15 +191,15 @@ impl<O: Objects> Rounds<'_, O> {
                 now_ms(),
                 self.archiver.config.cut.bytes_max,
             );
-            let (messages, more) = unpublished(&session, service, place).await?;
+            let (messages, more) = unpublished(session, service, place).await?;
             if messages.is_empty() {
                 break;
             }
             let ids = ids_of(&messages);
             let cut = if more { Cut::Bytes } else { Cut::Time };
             match self.commit(&mut ledger, messages, Vec::new(), cut).await? {
-                Appended::Ours => mark(&session, &ids).await?,
-                Appended::Adopted => mark_last(&session, &ledger).await?,
+                Appended::Ours => mark(session, lease, &ids).await?,
+                Appended::Adopted => mark_last(session, lease, &ledger).await?,
             }
             self.archiver
                 .metrics
@@ -238,12 +263,12 @@ impl<O: Objects> Rounds<'_, O> {
     }
 }
 
-async fn mark_last<O: Objects>(session: &Session, ledger: &Ledger<O>) -> Result<()> {
+async fn mark_last<O: Objects>(session: &Session, lease: &mut Lease, ledger: &Ledger<O>) -> Result<()> {
     let ids = match ledger.last() {
         Some(commit) => ids_of_commit(ledger, commit).await?,
         None => Ids::new(),
     };
-    mark(session, &ids).await
+    mark(session, lease, &ids).await
 }
 
 fn now_ms() -> i64 {
