@@ -97,6 +97,9 @@ core_tests() { cargo test --locked --no-fail-fast -p idgen-core; }
 loom_tests() {
     RUSTFLAGS="--cfg loom" cargo test --locked --no-fail-fast --release --target-dir "$CARGO_TARGET_DIR/loom" -p idgen-core --test '*loom*' -- --test-threads 1
 }
+# Loom has one processor for minutes: the other one builds meanwhile what starts servers. What does not compile is told by the
+# suite that it belongs to.
+build_ahead() { cargo test --locked -p idgen-daemon --no-run; }
 install_all() { "$ROOT/make/install.sh" extension; }
 installcheck() { "$ROOT/make/installcheck.sh"; }
 
@@ -150,7 +153,11 @@ main() {
     for name in "${suites[@]}"; do
         case $name in
             core) suite core core_tests ;;
-            loom) suite loom loom_tests ;;
+            loom)
+                case " ${suites[*]} " in *' daemon '*) build_ahead >"$LOGS/build-ahead.log" 2>&1 </dev/null & ;; esac
+                suite loom loom_tests
+                wait
+                ;;
             daemon) suite daemon daemon_tests ;;
             install) suite install install_all ;;
             installcheck) suite installcheck installcheck ;;

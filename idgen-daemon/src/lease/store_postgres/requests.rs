@@ -4,9 +4,7 @@
 use super::super::requests::{read_text, text_of};
 use super::super::store::{StoreError, StoreErrorKind};
 use super::super::store_requests::{Asked, RequestStore};
-use super::{
-    LockedCell, PostgresStore, Result, broken, column, ms, not_done, orders, raise_revision, signed,
-};
+use super::{PostgresStore, Result, begin_change, broken, column, ms, not_done, orders, signed};
 use crate::postgres::{PostgresUrl, Session, describe};
 use idgen_core::lease::approval::{Approval, Ask, Digest, Needed, Request, RequestId};
 use idgen_core::lease::ledger::Row;
@@ -121,9 +119,7 @@ impl RequestStore for PostgresStore {
     async fn force_release(&mut self, request: &Request, row: &Row, order: &Order) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        session.batch("BEGIN").await.map_err(not_done)?;
-        LockedCell::find(&session).await?;
-        let revision = raise_revision(&session).await?;
+        let revision = begin_change(&session).await?;
         let used = use_up(&session, request, "the identity was taken from its holder").await?;
         // It is written from the row, so before that is changed.
         let ordered = orders::record(&session, order, revision).await?;
@@ -152,9 +148,7 @@ impl RequestStore for PostgresStore {
     async fn need(&mut self, request: &Request, approvals: u32) -> Result<()> {
         let session = self.take_session().await?;
         let warnings = session.warnings();
-        session.batch("BEGIN").await.map_err(not_done)?;
-        LockedCell::find(&session).await?;
-        raise_revision(&session).await?;
+        begin_change(&session).await?;
         let outcome = format!("{approvals} people are needed from now on");
         let used = use_up(&session, request, &outcome).await?;
         let needed = session
