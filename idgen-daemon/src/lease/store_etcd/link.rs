@@ -63,11 +63,7 @@ impl Password {
         Self::Given(Secret::from(password))
     }
 
-    /// What it is now.
-    ///
-    /// # Errors
-    /// The file cannot be read, is open to others, or is empty.
-    pub fn read(&self) -> std::result::Result<Secret, String> {
+    fn read(&self) -> std::result::Result<Secret, String> {
         let path = match self {
             Self::Given(password) => return Ok(password.clone()),
             Self::File(path) => path,
