@@ -317,8 +317,9 @@ fn callers_that_give_up_leave_no_place_taken() {
         .map(|caller| asks_for_ten(&server, if caller % 4 == 0 { 500 } else { 60_000 }))
         .collect();
     let mut other = server.connect();
-    eventually_true(PATIENCE, "all that wait for long wait", || {
-        sql::value::<i64>(&mut other, &format!("SELECT count(*) {ASKING}")) == 60
+    eventually_true(PATIENCE, "all that wait for long wait, and no others", || {
+        let gave_up = callers.iter().filter(|caller| caller.is_finished()).count();
+        gave_up == 20 && sql::value::<i64>(&mut other, &format!("SELECT count(*) {ASKING}")) == 60
     });
     for (give_up, which) in [("pg_cancel_backend", 1), ("pg_terminate_backend", 2)] {
         let nth = format!("SELECT pid, row_number() OVER (ORDER BY pid) AS nth {ASKING}");
