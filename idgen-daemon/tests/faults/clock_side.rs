@@ -74,6 +74,7 @@ pub fn f47_the_wall_clock_is_set_ahead(release: Release) {
         ceiling - wall
     );
     renewed(&scene);
+    renewed(&scene);
     assert!(
         scene.sides[0].ceiling_ms() <= ceiling,
         "the store has no ceiling an hour ahead"

@@ -141,6 +141,7 @@ impl<F: ShardFeed> ShardWatch<F> {
             }
             tokio::select! {
                 biased;
+                // First: a tick asks whether our own show was heard, so what has come is heard before it.
                 heard = self.feed.heard() => {
                     heard?;
                     self.look().await?;
