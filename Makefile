@@ -18,11 +18,17 @@ help: ## this list
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 deps: # only what demo and test need; installs Debian packages, as root or with sudo
-	@make/deps.sh
+	@make/deps.sh $(DEPS_OF)
 
-demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd
+demo: deps ## throwaway server, daemon, three tables, 300,000 keys, all distinct; STORE=etcd: leases from a real etcd; FULL=1: events through a real Kafka into an S3, read back
+ifdef FULL
+	@make/deps.sh tests
+	@demo/full.sh
+else
 	@demo/demo.sh
+endif
 
+test: DEPS_OF = tests
 test: deps ## every test: core, loom models, daemon, SQL regression, end to end; last line: N passed, N failed
 	@make/test.sh $(SUITES)
 
@@ -42,8 +48,15 @@ installcheck: ## SQL regression tests of the installed extension on a throwaway 
 lint: ## formatting, clippy with warnings as errors, small checks of the tree
 	@make/lint.sh
 
-bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension)
+bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension); SUITE=archive: rows per second into files of the archive; SUITE=outbox: events per second to a real Kafka, latency, memory while it is away (MINUTES=1)
+ifeq ($(SUITE),archive)
+	@cargo bench --locked -p idgen-daemon --bench archive
+else ifeq ($(SUITE),outbox)
+	@make/kafka.sh
+	@cargo bench --locked -p idgen-daemon --bench outbox
+else
 	@regress/bench/bench.sh
+endif
 
 # In the dev profile: what is measured is the work of etcd, and the keepers have little to do.
 bench-leases: ## what 200 servers' leases cost one etcd: renewals, raft entries, p99, processor time (SERVERS=200 SECONDS=60)
@@ -55,7 +68,7 @@ pg-upgrade: ## pg_upgrade of a throwaway cluster from the server of OLD_PG_CONFI
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
 	@make/fuzz.sh $(TARGETS)
 
-soak: ## SUITE=segments SEED= ROUNDS=200: crashes at every moment of a refill; or servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 (installed extension)
+soak: ## SUITE=segments SEED= ROUNDS=200: crashes at every moment of a refill; SUITE=outbox SEED= ROUNDS=200: events are sent while daemons, broker and Postgres are killed; or servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 (installed extension)
 	@make/soak.sh
 
 clean: ## remove everything that was built

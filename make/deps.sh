@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Debian packages that `make demo` and `make test` need. Instant when nothing is missing; installs
+# Debian packages that `make demo` and, with the word `tests`, `make test` need. Instant when nothing is missing; installs
 # without starting a service and without creating Debian's `main` cluster: we only ever use our own.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+WITH=${1:-}
 
 # gcc: the C shim. libclang: pgrx reads the server's headers. protobuf: the etcd client's messages.
 build_packages=(gcc libc6-dev clang libclang-dev protobuf-compiler libprotobuf-dev)
@@ -10,11 +12,14 @@ store_packages=(etcd-server etcd-client)
 clock_packages=(libfaketime chrony)
 # Make syncs slow or fail, and cut the network of a process, in the tests of faults.
 fault_packages=(strace iproute2)
+# Kafka's jars come by Maven (make/kafka.sh), the S3 server by pip (make/s3.sh); the pooler stands between the outbox and Postgres in one test.
+outbox_packages=(openjdk-17-jre-headless maven pgbouncer python3 python3-venv)
 server_packages=("postgresql-$DEBIAN_PG_MAJOR" "postgresql-server-dev-$DEBIAN_PG_MAJOR")
 
 # A server named by PG_CONFIG= is the caller's own; nothing of it is installed here.
 wanted_packages() {
     printf '%s\n' "${build_packages[@]}" "${store_packages[@]}" "${clock_packages[@]}" "${fault_packages[@]}"
+    [ "$WITH" != tests ] || printf '%s\n' "${outbox_packages[@]}"
     if [ -z "${PG_CONFIG:-}" ] || [ "$PG_CONFIG" = "$DEBIAN_PG_CONFIG" ]; then
         printf '%s\n' "${server_packages[@]}"
     fi

@@ -3,14 +3,15 @@
 # usage: soak.sh   with SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 SEED=N MINUTES=N in the environment, or CHECK=DIR
 #                  to judge the record of an earlier run again; or with SUITE=outage SECONDS_AWAY=N: etcd is away for that long
 #                  under the TTLs of production; or with SUITE=segments SEED=N ROUNDS=N: segments are drawn from while everything
-#                  crashes at every moment of a refill
+#                  crashes at every moment of a refill; or with SUITE=outbox SEED=N ROUNDS=N: events are sent while daemons, the broker
+#                  and Postgres are killed
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
 require_installed
 
 SUITE=${SUITE:-leases}
-case $SUITE in leases | outage | segments) ;; *) die -2 "unknown suite: $SUITE (leases, outage or segments)" ;; esac
+case $SUITE in leases | outage | segments | outbox) ;; *) die -2 "unknown suite: $SUITE (leases, outage, segments or outbox)" ;; esac
 case $STORE in etcd | postgres) ;; *) die -2 "unknown store: $STORE (etcd or postgres)" ;; esac
 ETCD=${ETCD:-3.4}
 case $ETCD in 3.4 | 3.5) ;; *) die -2 "unknown release of etcd: $ETCD (3.4, the installed one, or 3.5)" ;; esac
@@ -41,6 +42,17 @@ if [ "$SUITE" = segments ]; then
     cargo test --quiet --locked -p idgen-daemon --test soak --no-run
     in_scratch "$base" env SOAK_SEED="$SEED" SOAK_ROUNDS="$rounds" \
         cargo test --quiet --locked -p idgen-daemon --test soak -- --nocapture --exact tests::segments_through_crashes
+    exit
+fi
+
+if [ "$SUITE" = outbox ]; then
+    rounds=${ROUNDS:-200}
+    [[ $rounds =~ ^[0-9]+$ ]] || die -2 "ROUNDS=$rounds is not a number"
+    say "soak: SUITE=outbox SEED=$SEED ROUNDS=$rounds"
+    "$ROOT/make/kafka.sh"
+    cargo test --quiet --locked -p idgen-daemon --test outbox --no-run
+    in_scratch "$base" env SOAK_SEED="$SEED" SOAK_ROUNDS="$rounds" \
+        cargo test --quiet --locked -p idgen-daemon --test outbox -- --nocapture --exact soak::events_come_through_whatever_is_killed
     exit
 fi
 

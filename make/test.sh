@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of the project, in one run, with one line at the end: N passed, N failed.
 # A suite that cannot run (it does not compile, a server does not start) counts as one failure.
-# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults soak
+# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults outbox soak
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
@@ -115,12 +115,12 @@ build_ahead() { cargo test --locked -p idgen-daemon --no-run; }
 install_all() { "$ROOT/make/install.sh" extension; }
 installcheck() { "$ROOT/make/installcheck.sh"; }
 
-# Everything of the daemon that needs no installed extension: all its test targets but e2e, faults and soak.
+# Everything of the daemon that needs no installed extension: all its test targets but e2e, faults, outbox and soak.
 daemon_tests() (
     targets=()
     for name in idgen-daemon/tests/*; do
         name=$(basename "$name" .rs)
-        case $name in e2e | faults | soak) ;; *) targets+=(--test "$name") ;; esac
+        case $name in e2e | faults | outbox | soak) ;; *) targets+=(--test "$name") ;; esac
     done
     with_servers --lib --bins "${targets[@]}"
 )
@@ -134,6 +134,12 @@ faults_tests() (
     sort "$IDGEN_FAULTS_MEASURED" || true
     exit "$status"
 )
+
+# From tables to a real Kafka, and on from there.
+outbox_tests() {
+    "$ROOT/make/kafka.sh" && "$ROOT/make/s3.sh" || return
+    with_servers --test outbox
+}
 
 # Fixed seeds; `make soak` takes others, and longer.
 soak_tests() { with_servers --test soak; }
@@ -152,7 +158,7 @@ with_servers() {
 
 main() {
     local suites=("$@") name
-    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults soak)
+    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults outbox soak)
     case " ${suites[*]} " in *' install '*) require_install_rights ;; esac
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
@@ -169,6 +175,7 @@ main() {
             installcheck) suite installcheck installcheck ;;
             e2e) suite e2e e2e_tests ;;
             faults) suite faults faults_tests ;;
+            outbox) suite outbox outbox_tests ;;
             soak) suite soak soak_tests ;;
             *) die -2 "unknown suite: $name" ;;
         esac

@@ -227,7 +227,10 @@ BEGIN
             idgen.authority_wanted(),
             idgen.install_authority(uuid, uuid, integer, bigint, bigint, bigint),
             idgen.raise_ceiling(uuid, integer, bigint, bigint, text, bigint, bigint),
-            idgen.fence_authority(uuid, integer)
+            idgen.fence_authority(uuid, integer),
+            idgen.event_digest(date),
+            idgen.archive_gate(date),
+            idgen.drop_audit_day(date, integer)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment, idgen.server_drain TO %1$I;
@@ -240,6 +243,11 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE ON idgen.lease_trail TO %1$I;
         GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.lease_event_key TO %1$I;
         GRANT SELECT ON idgen.format TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.archive_day TO %1$I;
+        GRANT SELECT, UPDATE (published) ON idgen.audit_event TO %1$I;
+        GRANT SELECT ON idgen.space TO %1$I;
+        GRANT SELECT, UPDATE ON idgen.drain_lease TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.lease_drained, idgen.audit_event_dlq, idgen.audit_day TO %1$I;
     $grant$, role);
 END
 $$;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod archive;
 pub mod base32;
 pub mod base62;
 pub mod checked_line;
@@ -16,6 +17,7 @@ pub mod history;
 pub mod lease;
 pub mod mint;
 mod mix;
+pub mod outbox;
 pub mod public_id;
 pub mod rate;
 pub mod seal;

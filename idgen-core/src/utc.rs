@@ -11,7 +11,7 @@ const DAYS_PER_ERA: u64 = 146_097;
 
 /// Year, month and day of a day since 1970-01-01. Years are counted from March here, so that the leap day is the
 /// last of its year (Howard Hinnant, "chrono-compatible low-level date algorithms", public domain).
-fn date(days: u64) -> (u64, u64, u64) {
+pub(crate) fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -24,6 +24,58 @@ fn date(days: u64) -> (u64, u64, u64) {
         from_march - 9
     };
     (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+/// Days since 1970-01-01 of a date; the way back.
+pub(crate) fn days(year: u64, month: u64, day: u64) -> u64 {
+    let year = year - u64::from(month <= 2);
+    let (era, of_era) = (year / 400, year % 400);
+    let from_march = (month + 9) % 12;
+    let of_year = (153 * from_march + 2) / 5 + day.saturating_sub(1);
+    (era * DAYS_PER_ERA + of_era * 365 + of_era / 4 - of_era / 100 + of_year).saturating_sub(719_468)
+}
+
+/// Microseconds since 1970 of a moment as events have it, `2026-04-03T10:11:12.123456Z`; `None`: it is not written so.
+#[must_use]
+pub fn parse_us(text: &str) -> Option<i64> {
+    let bytes = text.as_bytes();
+    let marks = [
+        (4, b'-'),
+        (7, b'-'),
+        (10, b'T'),
+        (13, b':'),
+        (16, b':'),
+        (19, b'.'),
+        (26, b'Z'),
+    ];
+    if bytes.len() != 27 || marks.iter().any(|(at, mark)| bytes.get(*at) != Some(mark)) {
+        return None;
+    }
+    let number = |from: usize, to: usize| {
+        bytes.get(from..to)?.iter().try_fold(0_u64, |number, byte| {
+            byte.is_ascii_digit()
+                .then(|| number * 10 + u64::from(byte - b'0'))
+        })
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if year < 1970 || !(1..=12).contains(&month) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let days = days(year, month, day);
+    if date(days) != (year, month, day) {
+        return None;
+    }
+    let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second;
+    i64::try_from(seconds * 1_000_000 + number(20, 26)?).ok()
+}
+
+/// The way back of [`parse_us`]; before 1970 it shows 1970.
+#[must_use]
+pub fn show_us(us: i64) -> String {
+    let us = us.max(0).cast_unsigned();
+    let whole = Utc(UnixMs(us / 1_000)).to_string();
+    format!("{}.{:06}Z", whole.trim_end_matches('Z'), us % 1_000_000)
 }
 
 impl fmt::Display for Utc {

@@ -7,6 +7,7 @@
 //!                        |        +-> LeaseStore <- PostgresStore | EtcdStore
 //!                        +-> authority::AuthorityKeeper --> each database of that server
 //!                        |        +-> NamedStore <- PostgresStore | EtcdStore
+//!                        +-> outbox::Outbox --> each database of that server --> Kafka
 //!                        +-> http (/metrics, /livez, /readyz, /clock/accept)
 //!  idgenctl -> status | operator
 //! ```
@@ -17,16 +18,19 @@
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+pub mod archive;
 pub mod authority;
 pub mod command_line;
 mod complaint;
 pub mod config;
 pub mod error;
+pub mod event;
 pub mod http;
 pub mod lease;
 pub mod log;
 pub mod metrics;
 pub mod operator;
+pub mod outbox;
 mod plain_table;
 pub mod postgres;
 mod random;

@@ -1,5 +1,10 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
+mod outbox;
+
+pub use self::outbox::{DrainMetrics, OutboxMetrics};
+
+use crate::archive::ArchiveMetrics;
 use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
 use crate::lease::Report;
@@ -34,6 +39,8 @@ pub struct Metrics {
     pool: PoolMetrics,
     authority: AuthorityGauges,
     events: EventMetrics,
+    archive: ArchiveMetrics,
+    outbox: OutboxMetrics,
 }
 
 /// What the authority keeper shows, by database.
@@ -152,7 +159,10 @@ fn failed(error: prometheus::Error) -> Error {
 }
 
 /// Registers what was made, if it was.
-fn registered<M: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<M>) -> Result<M> {
+pub(crate) fn registered<M: Collector + Clone + 'static>(
+    registry: &Registry,
+    made: prometheus::Result<M>,
+) -> Result<M> {
     let metric = made.map_err(failed)?;
     registry.register(Box::new(metric.clone())).map_err(failed)?;
     Ok(metric)
@@ -215,6 +225,8 @@ impl Metrics {
             pool: PoolMetrics::new(&registry)?,
             authority: AuthorityGauges::new(&registry)?,
             events: EventMetrics::new(&registry)?,
+            archive: ArchiveMetrics::new(&registry)?,
+            outbox: OutboxMetrics::new(&registry)?,
             registry,
         })
     }
@@ -229,6 +241,18 @@ impl Metrics {
     #[must_use]
     pub fn of_events(&self) -> EventMetrics {
         self.events.clone()
+    }
+
+    /// What the archiver counts.
+    #[must_use]
+    pub fn of_archive(&self) -> ArchiveMetrics {
+        self.archive.clone()
+    }
+
+    /// What the outbox counts.
+    #[must_use]
+    pub fn of_outbox(&self) -> OutboxMetrics {
+        self.outbox.clone()
     }
 
     /// What each database shows when the metrics are read next.

@@ -34,6 +34,7 @@ DELETE FROM idgen.lease;
 TRUNCATE idgen.lease_event;
 BEGIN; INSERT INTO idgen.lease (kind, identity, generation, ceiling_ms, revision) VALUES ('worker', 9, 1, 1, 1); ROLLBACK;
 SELECT idgen.seal_key_count();
+SELECT count(*) >= 0 AS leaves, idgen.drop_audit_day('2000-01-01', 90) AS kept_by FROM idgen.audit_leaves();
 SELECT idgen.register_format('reached', '2020-01-01+00', 41, 10, 12) AS format, (SELECT count(*) FROM idgen.formats WHERE name = 'reached') AS formats;
 -- Silent, because it makes less on later majors and says so.
 SET client_min_messages = error;
@@ -55,6 +56,8 @@ SELECT idgen_create_segment('reached and left'), idgen_drop_segment('reached and
 CREATE TABLE reached_serial (id serial);
 SELECT (SELECT count(*) > 0 FROM idgen_adopt_sequence('reached_serial_id_seq', 'reached serial')) AS adopted, (SELECT count(*) > 0 FROM idgen_release_sequence('reached serial')) AS released;
 DROP TABLE reached_serial;
+SELECT idgen.mix_id(1) IS NOT NULL AS mixed, (SELECT count(*) > 0 FROM idgen.event_digest((now() AT TIME ZONE 'UTC')::date)) AS digest,
+       idgen.archive_gate((now() AT TIME ZONE 'UTC')::date) LIKE 'the archive was not checked for %' AS gate;
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');

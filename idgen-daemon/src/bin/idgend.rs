@@ -4,6 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
+use idgen_daemon::archive::archive;
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
@@ -17,6 +18,7 @@ use idgen_daemon::lease::{
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
+use idgen_daemon::outbox::{Holder, Outbox, OutboxSetup};
 use idgen_daemon::secret;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
@@ -186,6 +188,8 @@ async fn supervise(config: Config) -> Result<()> {
     });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_archive(&mut supervisor, &config, &holder, &metrics, &stop);
+    spawn_outbox(&mut supervisor, &config, &holder, &metrics, &stop);
     spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
@@ -199,6 +203,21 @@ async fn supervise(config: Config) -> Result<()> {
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
+}
+
+/// Starts what archives events, where that is configured.
+fn spawn_archive(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    if let Some(wanted) = config.archive.clone() {
+        let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_archive());
+        let archiving = archive(config, wanted, holder, metrics, stop.clone());
+        supervisor.spawn_essential("archive", archiving);
+    }
 }
 
 /// Starts what looks when our certificates end, where there are any.
@@ -384,6 +403,28 @@ fn spawn_events(
     } else {
         supervisor.spawn_essential("log of the lease store", keep_short(store, holder, stop));
     }
+}
+
+/// Starts what hands events on, and looks after their tables.
+fn spawn_outbox(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let outbox = Outbox::new(OutboxSetup {
+        postgres: config.postgres.clone(),
+        trail: config.events.enabled.then(|| config.events.url.as_ref().clone()),
+        kafka: config.kafka.clone(),
+        outbox: config.outbox.clone(),
+        holder: Holder {
+            instance: Uuid::from_u128(holder.instance.0),
+            name: holder.name.clone(),
+        },
+        metrics: metrics.of_outbox(),
+    });
+    supervisor.spawn_essential("outbox", outbox.run(stop.clone()));
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

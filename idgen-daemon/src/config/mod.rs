@@ -3,20 +3,27 @@
 //! Parsed once, into values that are known to fit together. Nothing here reads the environment or a
 //! file by itself except [`Config::load`]; tests hand both in.
 
+mod archive;
 mod authority;
 mod clock;
 mod credentials;
 mod env;
 mod etcd;
 mod events;
+mod kafka;
 mod locks;
+mod outbox;
 #[cfg(test)]
 mod tests;
 
+use self::archive::RawArchive;
 use self::authority::RawAuthority;
 use self::clock::RawClock;
 use self::events::RawEvents;
+use self::kafka::RawKafka;
 use self::locks::RawLock;
+use self::outbox::RawOutbox;
+use crate::archive::ArchiveConfig;
 use crate::error::{Error, Result};
 use crate::lease::events::EventsConfig;
 use crate::lease::{EtcdSecurity, identities_at_once, ranges};
@@ -34,7 +41,9 @@ use tracing_subscriber::filter::Targets;
 
 pub use self::clock::ClockConfig;
 pub use self::credentials::Credentials;
+pub use self::kafka::KafkaConfig;
 pub use self::locks::LockClass;
+pub use self::outbox::OutboxConfig;
 
 /// Workers per server at most: with more a single server would take more than an eighth of the half of
 /// the pool that an epoch may use.
@@ -58,6 +67,12 @@ pub struct Config {
     pub locks: BTreeMap<String, LockClass>,
     /// Whether the log of the lease store is followed, and where the trail is written.
     pub events: EventsConfig,
+    /// Where events are sent; `None`: nowhere.
+    pub kafka: Option<KafkaConfig>,
+    /// How events are called, and for how long they are kept.
+    pub outbox: OutboxConfig,
+    /// Whether events are archived, and where; `None`: they are not.
+    pub archive: Option<ArchiveConfig>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -165,6 +180,9 @@ struct RawConfig {
     authority: RawAuthority,
     locks: BTreeMap<String, RawLock>,
     events: RawEvents,
+    kafka: RawKafka,
+    outbox: RawOutbox,
+    archive: RawArchive,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -255,13 +273,18 @@ impl Config {
         if let StoreConfig::Etcd { security, .. } = &self.store {
             checked = checked.and_then(|()| security.read().map(drop));
         }
+        if let Some(kafka) = &self.kafka {
+            checked = checked.and_then(|()| kafka.check_files());
+        }
         checked.map_err(|why| Error::usage(format!("{why} (hint: idgend reads these files as its own user)")))
     }
 
     /// Our own certificates: those that somebody has to renew in time.
     pub fn client_certificates(&self) -> Vec<PathBuf> {
         let files = self.tls_files().filter_map(|files| files.client.as_ref());
-        let certificates: BTreeSet<PathBuf> = files.map(|client| client.cert.clone()).collect();
+        let kafka = self.kafka.iter().filter_map(KafkaConfig::certificate);
+        let certificates: BTreeSet<PathBuf> =
+            files.map(|client| &client.cert).chain(kafka).cloned().collect();
         certificates.into_iter().collect()
     }
 
@@ -338,6 +361,9 @@ impl RawConfig {
         let authority = self.authority.check(&postgres, &store)?;
         let locks = locks::check(&self.locks, &store)?;
         let events = self.events.check(&postgres, &store)?;
+        let kafka = self.kafka.check()?;
+        let outbox = self.outbox.check()?;
+        let archive = self.archive.check()?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
@@ -348,6 +374,9 @@ impl RawConfig {
             authority,
             locks,
             events,
+            kafka,
+            outbox,
+            archive,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

@@ -22,6 +22,7 @@ mod requests;
 mod schedules;
 mod server;
 mod shards;
+mod sole;
 mod store;
 mod store_drains;
 mod store_etcd;
@@ -49,6 +50,7 @@ pub use report::Report;
 pub use server::{Connect, MintingServer};
 pub(crate) use shards::place_json;
 pub use shards::{MapFeeder, ShardBoard, ShardMap, ShardWatch, ShardWatchConfig};
+pub(crate) use sole::Sole;
 pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,
 };

@@ -2,14 +2,17 @@
 //! its epoch, and the locks that commands run under.
 
 pub mod approvals;
+pub mod archive;
 pub mod clock;
 pub mod consent;
+pub mod doctor;
 pub mod epoch;
 pub mod events;
 pub mod format;
 pub mod leases;
 pub mod lock;
 pub mod masters;
+pub mod outbox;
 pub mod region;
 pub mod requests;
 pub mod revoke;

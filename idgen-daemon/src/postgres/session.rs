@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -174,6 +174,20 @@ impl Session {
         connect_timeout: Duration,
         limit: Duration,
     ) -> Result<Self, PgError> {
+        let session = Self::open_stateless(url, application_name, connect_timeout, limit).await?;
+        session.batch(&pinned_settings(limit)).await?;
+        Ok(session)
+    }
+
+    /// Connects, and leaves nothing behind in the server: for whoever may be behind a pooler that gives each transaction
+    /// another session. Use [`Session::rows_typed`] and [`Session::execute_typed`] alone with it: the others prepare
+    /// statements by name.
+    pub async fn open_stateless(
+        url: &PostgresUrl,
+        application_name: &str,
+        connect_timeout: Duration,
+        limit: Duration,
+    ) -> Result<Self, PgError> {
         let mut config = Config::clone(url);
         config
             .application_name(application_name)
@@ -208,7 +222,7 @@ impl Session {
                 (client, tokio::spawn(drive(connection, ears)), Some(certificates))
             }
         };
-        let session = Self {
+        Ok(Self {
             client,
             driver,
             warnings,
@@ -216,9 +230,25 @@ impl Session {
             certificates,
             notifications,
             files_at: Instant::now() + FILES_PERIOD,
-        };
-        session.batch(&pinned_settings(limit)).await?;
-        Ok(session)
+        })
+    }
+
+    /// Runs one query without a name, with parameters of these types.
+    pub async fn rows_typed(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, PgError> {
+        self.limited(self.client.query_typed(sql, params)).await
+    }
+
+    /// The same for a statement; returns how many rows it changed.
+    pub async fn execute_typed(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<u64, PgError> {
+        self.limited(self.client.execute_typed(sql, params)).await
     }
 
     /// Runs statements that return nothing.

@@ -201,7 +201,7 @@ fn make(client: &mut SpiClient<'_>, leaf: &Leaf) -> Result<()> {
             "CREATE TABLE idgen.{name} (LIKE idgen.audit_event INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
                PRIMARY KEY (event_id),
                CONSTRAINT {name}_day CHECK (at >= '{from} 00:00:00+00' AND at < '{to} 00:00:00+00'))
-             WITH (autovacuum_vacuum_scale_factor = 0.02)"
+             WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, autovacuum_freeze_min_age = 0)"
         ),
         format!("CREATE INDEX {name}_queue ON idgen.{name} (event_id) WHERE NOT published"),
         format!("CREATE INDEX {name}_tag ON idgen.{name} (space_id, tag, tag_seq)"),

@@ -2,13 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod approvals;
+mod archive;
 mod clock;
 mod completions;
+mod doctor;
 mod epoch;
 mod events;
 mod format;
 mod leases;
 mod lock;
+mod outbox;
 mod region;
 mod server;
 mod shards;
@@ -65,6 +68,9 @@ enum Command {
     /// What happened to the leases of a cell: the trail that idgend derives from the log of the lease store.
     #[command(subcommand)]
     Events(events::EventsCommand),
+    /// The outbox: what waits to be sent to Kafka, dead letters, and what is to be sent once more.
+    #[command(subcommand)]
+    Outbox(outbox::OutboxCommand),
     /// Which database has which stripe of a space that several masters share.
     #[command(subcommand)]
     Stripes(stripes::StripesCommand),
@@ -77,6 +83,11 @@ enum Command {
     /// Commands that run as long as they alone hold a name.
     #[command(subcommand)]
     Lock(lock::LockCommand),
+    /// Events as files: what there is, whether it is whole, and what to do where it is not.
+    #[command(subcommand)]
+    Archive(archive::ArchiveCommand),
+    /// Ask everything that idgend depends on whether it is as it must be.
+    Doctor(doctor::DoctorArguments),
     /// Write a script that lets a shell complete the arguments.
     Completions(completions::CompletionsArguments),
 }
@@ -92,10 +103,13 @@ impl Command {
             Self::Leases(command) => command.run(),
             Self::Approvals(command) => command.run(),
             Self::Events(command) => command.run(),
+            Self::Outbox(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
             Self::Server(command) => command.run(),
             Self::Lock(command) => command.run(),
+            Self::Archive(command) => command.run(),
+            Self::Doctor(doctor) => doctor.run(),
             Self::Completions(completions) => completions.run(),
         }
     }

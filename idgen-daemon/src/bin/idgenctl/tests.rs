@@ -5,7 +5,18 @@ use clap::{Command, CommandFactory};
 use idgen_daemon::error::Exit;
 
 /// What only shows. Everything else changes something.
-const SHOWING: [&str; 7] = ["status", "show", "list", "map", "log", "verify", "completions"];
+const SHOWING: [&str; 10] = [
+    "status",
+    "show",
+    "list",
+    "ls",
+    "map",
+    "log",
+    "verify",
+    "cat",
+    "doctor",
+    "completions",
+];
 
 /// Every command that can be run, by its words.
 fn commands() -> Vec<(String, Command)> {

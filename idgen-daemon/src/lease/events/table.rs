@@ -67,13 +67,15 @@ const FORGET_KEYS: &str = "DELETE FROM idgen.lease_event_key WHERE cell_id = $1 
 /// What is removed at once: whoever follows waits for it.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
-/// Everything before the first event that is young enough, some at a time.
+/// Everything before the first event that is young enough, or that the outbox has not handed on yet where there is one; some
+/// at a time.
 const MARK_PRUNED: &str = "
     WITH kept AS (
         SELECT least(t.pruned_seq + $3,
                      coalesce((SELECT e.seq - 1 FROM idgen.lease_event e
                                 WHERE e.cell_id = $1 AND e.at >= clock_timestamp() - $2 * interval '1 day'
-                                ORDER BY e.seq LIMIT 1), t.head_seq)) AS seq
+                                ORDER BY e.seq LIMIT 1), t.head_seq),
+                     (SELECT d.seq FROM idgen.lease_drained d WHERE d.cell_id = $1)) AS seq
           FROM idgen.lease_trail t WHERE t.cell_id = $1)
     UPDATE idgen.lease_trail t SET pruned_seq = e.seq, pruned_hash = e.hash
       FROM kept, idgen.lease_event e

@@ -63,7 +63,11 @@ impl Password {
         Self::Given(Secret::from(password))
     }
 
-    fn read(&self) -> std::result::Result<Secret, String> {
+    /// What it is now.
+    ///
+    /// # Errors
+    /// The file cannot be read, is open to others, or is empty.
+    pub fn read(&self) -> std::result::Result<Secret, String> {
         let path = match self {
             Self::Given(password) => return Ok(password.clone()),
             Self::File(path) => path,

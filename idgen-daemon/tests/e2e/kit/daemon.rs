@@ -61,6 +61,8 @@ pub struct DaemonOptions {
     pub clock: Option<String>,
     /// More lines of section `[store]`.
     pub store_more: String,
+    /// Whole sections, such as `[kafka]` with its lines.
+    pub sections: String,
     pub log_level: &'static str,
     /// More variables of the environment.
     pub env: Vec<(String, String)>,
@@ -82,6 +84,7 @@ impl DaemonOptions {
             locks: String::new(),
             clock: None,
             store_more: String::new(),
+            sections: String::new(),
             log_level: "info",
             env: Vec::new(),
             wrapper: Vec::new(),
@@ -161,7 +164,7 @@ impl DaemonOptions {
         };
         format!(
             "name = \"{}\"\n[postgres]\nurl = \"{}\"\n[store]\n{store}\n{}[workers]\ncount = {}\nttl_ms = {}\n{}\
-             [shards]\n{}[authority]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n{}",
+             [shards]\n{}[authority]\n{}[clock]\n{clock}\n[http]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n{}{}",
             self.name,
             self.postgres_url,
             self.store_more,
@@ -171,8 +174,16 @@ impl DaemonOptions {
             self.shards,
             self.authority,
             self.log_level,
+            self.sections,
             self.locks
         )
+    }
+
+    /// More sections, each with its heading.
+    pub fn sections(mut self, sections: &str) -> Self {
+        self.sections.push_str(sections);
+        self.sections.push('\n');
+        self
     }
 
     pub fn log_level(self, log_level: &'static str) -> Self {

@@ -1,0 +1,235 @@
+//! Events of a database that has no Kafka: rows of its outbox that are not marked as published. They wait there, and nowhere
+//! else, until a commit has them; then they are marked.
+//!
+//! Between a commit and its marks everything may stop. So whoever begins anew marks the events of the last commit first: its
+//! files say which. More than one commit is never without marks, because the next one is made only behind them.
+
+use super::commit::Commit;
+use super::ledger::Ledger;
+use super::objects::Objects;
+use super::parquet::{Arrived, Message, Opened, Spot};
+use crate::error::{Error, Result};
+use crate::event::{Event, EventToken, SCHEMA};
+use crate::outbox::Lease;
+use crate::postgres::{PgError, Session};
+use idgen_core::archive::Day;
+use idgen_core::utc::parse_us;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+/// Rows of one statement.
+const PAGE_ROWS: i64 = 5_000;
+
+/// Days that have a leaf; the names are made so by the refill workers.
+const DAYS: &str = "
+    SELECT to_char(to_date(right(c.relname, 8), 'YYYYMMDD'), 'YYYY-MM-DD')
+      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+     WHERE i.inhparent = 'idgen.audit_event'::regclass AND c.relname ~ '^audit_event_[0-9]{8}$'
+     ORDER BY 1";
+const UNPUBLISHED: &str = "
+    SELECT event_id, source_id, to_char(at, 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), tx::text, kind, space_id, tag, tag_seq,
+           lo, hi, token_epoch, token_revision, payload::text
+      FROM idgen.audit_event
+     WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
+       AND NOT published AND event_id > $2
+     ORDER BY event_id LIMIT $3";
+const MARK: &str = "
+    UPDATE idgen.audit_event SET published = true
+     WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
+       AND source_id = $2 AND event_id = ANY($3) AND NOT published";
+/// Under the epoch of the drain lease, as whoever sends to Kafka does.
+const IN_FORCE: &str = "
+       AND EXISTS (SELECT FROM idgen.drain_lease l
+                    WHERE l.stream = 'segment' AND l.epoch = $4 AND l.holder = $5 AND l.expires > clock_timestamp())";
+const ABOUT: &str = "SELECT pg_is_in_recovery(), (SELECT source_id FROM idgen.space)";
+
+/// Ids of events, by day and source.
+pub(super) type Ids = BTreeMap<(Day, Uuid), Vec<i64>>;
+
+fn failed(error: PgError) -> Error {
+    Error::retry(format!("read events: {error}"))
+}
+
+fn get<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, at: usize) -> Result<T> {
+    row.try_get(at)
+        .map_err(|error| Error::runtime(format!("column {at} of an event: {error}")))
+}
+
+/// The source of this database's events; `None`: it is a standby.
+pub(super) async fn source_of(session: &Session) -> Result<Option<Uuid>> {
+    let row = session.row(ABOUT, &[]).await.map_err(failed)?;
+    if get(&row, 0)? { Ok(None) } else { get(&row, 1) }
+}
+
+/// As `audit_event` has it.
+fn event(row: &Row, service: &str) -> Result<Event> {
+    let (epoch, revision): (Option<i64>, Option<i64>) = (get(row, 10)?, get(row, 11)?);
+    let payload = RawValue::from_string(get(row, 12)?);
+    Ok(Event {
+        schema: SCHEMA,
+        kind: get(row, 4)?,
+        source: get(row, 1)?,
+        event_id: get(row, 0)?,
+        at: get(row, 2)?,
+        service: service.to_owned(),
+        space: get(row, 5)?,
+        tag: get(row, 6)?,
+        tag_seq: get(row, 7)?,
+        lo: get(row, 8)?,
+        hi: get(row, 9)?,
+        token: epoch
+            .zip(revision)
+            .map(|(epoch, revision)| EventToken { epoch, revision }),
+        tx: Some(get(row, 3)?),
+        stub: None,
+        payload: payload.map_err(|error| Error::runtime(format!("payload of an event: {error}")))?,
+    })
+}
+
+/// An event as a message of a log.
+pub(super) fn message(event: Event, spot: Spot) -> Result<Message> {
+    let at_us = parse_us(&event.at)
+        .ok_or_else(|| Error::runtime(format!("an event's time \"{}\" cannot be read", event.at)))?;
+    Ok(Message::Event(Box::new(Arrived {
+        spot,
+        epoch: None,
+        event,
+        at_us,
+        original: None,
+    })))
+}
+
+/// The days that the table has leaves for.
+pub(super) async fn days(session: &Session) -> Result<Vec<Day>> {
+    let rows = session.rows(DAYS, &[]).await.map_err(failed)?;
+    let day = |row: &Row| {
+        let day: String = get(row, 0)?;
+        day.parse()
+            .map_err(|error| Error::runtime(format!("a leaf of \"{day}\": {error}")))
+    };
+    rows.iter().map(day).collect()
+}
+
+/// Events that are not marked yet, from offset `next` on, `bytes_max` of them at the most; and whether there may be more.
+pub(super) async fn unpublished(
+    session: &Session,
+    service: &str,
+    (next, now_ms, bytes_max): (i64, i64, u64),
+) -> Result<(Vec<Message>, bool)> {
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    for day in days(session).await? {
+        let start = format!("{day} 00:00:00+00");
+        let mut after = i64::MIN;
+        loop {
+            let rows = session
+                .rows(UNPUBLISHED, &[&start, &after, &PAGE_ROWS])
+                .await
+                .map_err(failed)?;
+            for row in &rows {
+                let event = event(row, service)?;
+                after = event.event_id;
+                let spot = Spot {
+                    partition: 0,
+                    offset: next + i64::try_from(messages.len()).unwrap_or(i64::MAX),
+                    at_ms: now_ms,
+                };
+                let message = message(event, spot)?;
+                bytes += message.bytes();
+                messages.push(message);
+            }
+            if bytes >= bytes_max {
+                return Ok((messages, true));
+            }
+            if (rows.len() as u64) < PAGE_ROWS.cast_unsigned() {
+                break;
+            }
+        }
+    }
+    Ok((messages, false))
+}
+
+/// The events among messages.
+pub(super) fn ids_of(messages: &[Message]) -> Ids {
+    let mut ids = Ids::new();
+    for message in messages {
+        if let Message::Event(row) = message {
+            let key = (Day::of_us(row.at_us), row.event.source);
+            ids.entry(key).or_default().push(row.event.event_id);
+        }
+    }
+    ids
+}
+
+/// The events of a commit.
+pub(super) async fn ids_of_commit<O: Objects>(ledger: &Ledger<O>, commit: &Commit) -> Result<Ids> {
+    let mut ids = Ids::new();
+    for file in commit.files.iter().filter(|file| !file.is_foreign()) {
+        let bytes = ledger.objects().get(&file.key).await?;
+        let broken = |why: String| Error::retry(format!("{} of the last commit: {why}", file.key));
+        let opened = Opened::open(bytes).map_err(|error| broken(error.to_string()))?;
+        let read = opened.each_id(|source, id, at_us| {
+            let source = source.parse().unwrap_or_default();
+            ids.entry((Day::of_us(at_us), source)).or_default().push(id);
+        });
+        read.map_err(|error| broken(error.to_string()))?;
+    }
+    Ok(ids)
+}
+
+const BY_ID: &str = "
+    SELECT event_id, source_id, to_char(at, 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), tx::text, kind, space_id, tag, tag_seq,
+           lo, hi, token_epoch, token_revision, payload::text
+      FROM idgen.audit_event
+     WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
+       AND source_id = $2 AND event_id = ANY($3) AND published
+     ORDER BY event_id";
+
+/// Of these events those that were marked, as messages from offset `next` on. The others will be archived as all are.
+pub(super) async fn published(
+    session: &Session,
+    service: &str,
+    (day, source, ids): (Day, Uuid, &[i64]),
+    (next, now_ms): (i64, i64),
+) -> Result<Vec<Message>> {
+    let start = format!("{day} 00:00:00+00");
+    let rows = session
+        .rows(BY_ID, &[&start, &source, &ids])
+        .await
+        .map_err(failed)?;
+    let mut messages = Vec::with_capacity(rows.len());
+    for (offset, row) in (next..).zip(&rows) {
+        let spot = Spot {
+            partition: 0,
+            offset,
+            at_ms: now_ms,
+        };
+        messages.push(message(event(row, service)?, spot)?);
+    }
+    Ok(messages)
+}
+
+/// Marks events that a commit has.
+///
+/// What is marked already is no matter: a commit counts, whoever made it.
+pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Result<()> {
+    let statement = format!("{MARK}{IN_FORCE}");
+    for ((day, source), ids) in ids {
+        let start = format!("{day} 00:00:00+00");
+        for ids in ids.chunks(2_000) {
+            // A commit may have taken longer than the lease lasts.
+            let confirmed = lease.confirm(session).await?;
+            let Some(held) = lease.held().filter(|_| confirmed) else {
+                return Err(Error::retry(
+                    "somebody else hands the events of this database on now",
+                ));
+            };
+            session
+                .execute(&statement, &[&start, source, &ids, &held.epoch, &held.instance])
+                .await
+                .map_err(|error| Error::retry(format!("mark events as published: {error}")))?;
+        }
+    }
+    Ok(())
+}

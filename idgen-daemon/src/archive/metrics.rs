@@ -1,0 +1,150 @@
+//! What the archiver counts. The names are told in docs/operations.md.
+
+use super::objects::ObjectErrorKind;
+use crate::error::Result;
+use crate::metrics::registered;
+use idgen_core::archive::{Cut, DayVerdict};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+/// See the module.
+#[derive(Clone)]
+pub struct ArchiveMetrics {
+    lag: IntGaugeVec,
+    seq: IntGaugeVec,
+    commits: IntCounterVec,
+    rows: IntCounterVec,
+    /// Bytes of files that were committed.
+    pub bytes: IntCounter,
+    gaps: IntCounterVec,
+    failures: IntCounterVec,
+    verify: IntGaugeVec,
+    verified_at: IntGaugeVec,
+}
+
+impl ArchiveMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// A name is taken.
+    pub fn new(registry: &Registry) -> Result<Self> {
+        let gauge =
+            |name, help, label| registered(registry, IntGaugeVec::new(Opts::new(name, help), &[label]));
+        let counter =
+            |name, help, label| registered(registry, IntCounterVec::new(Opts::new(name, help), &[label]));
+        let metrics = Self {
+            lag: gauge(
+                "idgen_archive_commit_lag_seconds",
+                "How long the oldest event that the archiver has read and not committed waits; 0: none waits.",
+                "chain",
+            )?,
+            seq: gauge("idgen_archive_seq", "Number of the last commit.", "chain")?,
+            commits: counter(
+                "idgen_archive_commits_total",
+                "Commits, by why they were made.",
+                "cut",
+            )?,
+            rows: counter(
+                "idgen_archive_rows_total",
+                "Rows that were committed: events, and messages that are none or of another schema version.",
+                "kind",
+            )?,
+            bytes: registered(
+                registry,
+                IntCounter::new("idgen_archive_bytes_total", "Bytes of files that were committed."),
+            )?,
+            gaps: counter(
+                "idgen_archive_gap_offsets_total",
+                "Offsets that were gone before they were read. More than 0: see the runbook.",
+                "chain",
+            )?,
+            failures: counter(
+                "idgen_archive_failures_total",
+                "Times that the archiver began anew behind the last commit, by reason.",
+                "reason",
+            )?,
+            verify: gauge(
+                "idgen_archive_verify_state",
+                "Days and sources that the last check has found in each state.",
+                "state",
+            )?,
+            verified_at: gauge(
+                "idgen_archive_checked_timestamp_seconds",
+                "When the daily check ended last, in Unix seconds; 0: not yet.",
+                "job",
+            )?,
+        };
+        for cut in [
+            Cut::Time,
+            Cut::Idle,
+            Cut::Bytes,
+            Cut::Shutdown,
+            Cut::Gap,
+            Cut::Backfill,
+        ] {
+            metrics.commits.with_label_values(&[cut.name()]);
+        }
+        for kind in ["event", "foreign"] {
+            metrics.rows.with_label_values(&[kind]);
+        }
+        for state in ["verified", "mismatch", "incomplete"] {
+            metrics.verify.with_label_values(&[state]);
+        }
+        metrics.verified_at.with_label_values(&["daily"]);
+        Ok(metrics)
+    }
+
+    /// So long the oldest waits.
+    pub fn set_lag(&self, chain: &str, seconds: u64) {
+        self.lag
+            .with_label_values(&[chain])
+            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
+    /// The chain ends here.
+    pub fn set_seq(&self, chain: &str, seq: u64) {
+        self.seq
+            .with_label_values(&[chain])
+            .set(i64::try_from(seq).unwrap_or(i64::MAX));
+        // Shown as 0 from the first look at the chain on.
+        self.gaps.with_label_values(&[chain]);
+    }
+
+    /// One more commit.
+    pub fn count_commit(&self, cut: Cut, events: u64, foreign: u64, bytes: u64) {
+        self.commits.with_label_values(&[cut.name()]).inc();
+        self.rows.with_label_values(&["event"]).inc_by(events);
+        self.rows.with_label_values(&["foreign"]).inc_by(foreign);
+        self.bytes.inc_by(bytes);
+    }
+
+    /// So many offsets are gone.
+    pub fn count_gap(&self, chain: &str, offsets: u64) {
+        self.gaps.with_label_values(&[chain]).inc_by(offsets);
+    }
+
+    /// It began anew.
+    pub fn count_failure(&self, reason: &str) {
+        self.failures.with_label_values(&[reason]).inc();
+    }
+
+    /// It began anew because of the place.
+    pub fn count_place(&self, kind: ObjectErrorKind) {
+        self.count_failure(kind.name());
+    }
+
+    /// What a check has found.
+    pub fn set_verdicts<'v>(&self, verdicts: impl IntoIterator<Item = &'v DayVerdict>, now_s: u64) {
+        let mut counts = [("verified", 0_i64), ("mismatch", 0), ("incomplete", 0)];
+        for verdict in verdicts {
+            for (state, count) in &mut counts {
+                *count += i64::from(*state == verdict.name());
+            }
+        }
+        for (state, count) in counts {
+            self.verify.with_label_values(&[state]).set(count);
+        }
+        self.verified_at
+            .with_label_values(&["daily"])
+            .set(i64::try_from(now_s).unwrap_or(0));
+    }
+}

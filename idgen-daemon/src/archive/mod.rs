@@ -1,0 +1,60 @@
+//! The archive: events as files that anybody can read, proved complete before their day leaves the database. The rules are in
+//! `idgen_core::archive`.
+//!
+//! ```text
+//!  kafka.rs   a topic                        \                                        /  objects/folder.rs
+//!  tables.rs  feed_table.rs unpublished rows  -> pack.rs   -> ledger.rs -> Objects   -> objects/s3.rs
+//!             feed_trail.rs lease events     /   (parquet/)   (commit.rs)
+//!  verify/    reads every file of a day again, compares it with the table, and writes idgen.archive_day
+//! ```
+//! What is buffered is never the only copy: it is in the topic or the table until a commit has it. So whatever fails, the
+//! archiver throws its buffer away and begins anew behind the last commit.
+
+pub mod backfill;
+pub mod commit;
+mod feed_table;
+mod feed_trail;
+mod kafka;
+mod ledger;
+mod metrics;
+pub mod objects;
+mod pack;
+pub mod parquet;
+mod run;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+
+pub use self::kafka::Trouble;
+pub use self::ledger::{Appended, Batch, Ledger};
+pub use self::metrics::ArchiveMetrics;
+pub use self::pack::{Packed, pack};
+pub use self::run::{Archiver, archive};
+pub(crate) use self::tables::{has_extension, open as open_database};
+
+use self::objects::Place;
+use idgen_core::archive::CutRule;
+use std::time::{Duration, SystemTime};
+
+/// Whether events are archived, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveConfig {
+    /// Where.
+    pub place: Place,
+    /// When a commit is made.
+    pub cut: CutRule,
+    /// Files with a release by force cannot be deleted for so long.
+    pub object_lock_days: Option<u32>,
+    /// Every day is checked after it has ended.
+    pub verify: bool,
+}
+
+impl ArchiveConfig {
+    /// Until when a file that is written now is locked.
+    #[must_use]
+    pub fn lock_until(&self) -> Option<SystemTime> {
+        let days = self.object_lock_days?;
+        Some(SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400))
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs the archiver of a configuration: from the topic where there is a Kafka, from the tables where there is none.
+
+use super::ledger::{Appended, Batch, Ledger};
+use super::metrics::ArchiveMetrics;
+use super::objects::{AnyObjects, ObjectError, Objects};
+use super::pack::{Packed, pack};
+use super::parquet::Message;
+use super::verify::check_daily;
+use super::{ArchiveConfig, kafka, tables};
+use crate::complaint::Complaint;
+use crate::config::{Config, StoreConfig};
+use crate::error::{Error, Result};
+use crate::event::hex;
+use crate::lease::{HolderName, Sole};
+use idgen_core::archive::{Cut, Gap};
+use idgen_core::lease::named::LeaseName;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Before it begins anew; longer after each failure in a row.
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// What went well for so long before it failed is new trouble, and not the old one.
+const FRESH: Duration = Duration::from_secs(5);
+/// What lasts shorter is nobody's trouble: the cell of a new store is being made, a broker is restarted.
+const TROUBLE_AFTER: Duration = Duration::from_secs(3);
+
+/// What every kind of archiver works with.
+pub struct Archiver<O> {
+    /// As configured.
+    pub config: ArchiveConfig,
+    /// The place.
+    pub objects: Arc<O>,
+    /// What is counted.
+    pub metrics: ArchiveMetrics,
+}
+
+impl<O> Clone for Archiver<O> {
+    fn clone(&self) -> Self {
+        Self {
+            config: self.config.clone(),
+            objects: Arc::clone(&self.objects),
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+/// Archives until `stop`.
+///
+/// # Errors
+/// None: what goes wrong is told and tried again.
+pub async fn archive(
+    config: Config,
+    archive: ArchiveConfig,
+    holder: HolderName,
+    metrics: ArchiveMetrics,
+    stop: CancellationToken,
+) -> Result<()> {
+    let objects = Arc::new(AnyObjects::open(&archive.place).await);
+    let archiver = Archiver {
+        config: archive,
+        objects,
+        metrics,
+    };
+    let checking = archiver.config.verify.then(|| {
+        let (archiver, config, holder) = (archiver.clone(), config.clone(), holder.clone());
+        tokio::spawn(check_daily(archiver, config, holder, stop.clone()))
+    });
+    let mut trouble = Complaint::default();
+    let (mut pause, mut failing): (Duration, Option<Instant>) = (PAUSE, None);
+    while !stop.is_cancelled() {
+        let begun = Instant::now();
+        let ended = match &config.kafka {
+            Some(kafka) => kafka::turn(&archiver, kafka, (&config.store, &holder), &stop, &mut trouble).await,
+            None => tables::turn(&archiver, &config, &holder, &stop, &mut trouble).await,
+        };
+        match ended {
+            Ok(()) => (pause, failing) = (PAUSE, None),
+            Err(error) => {
+                if begun.elapsed() > FRESH {
+                    (pause, failing) = (PAUSE, Some(Instant::now()));
+                }
+                let text = format!("archive: {error}");
+                let since = *failing.get_or_insert(begun);
+                if since.elapsed() >= TROUBLE_AFTER {
+                    trouble.raise(text, Instant::now());
+                } else {
+                    tracing::debug!("{text}");
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+    match checking {
+        Some(checking) => checking
+            .await
+            .map_err(|error| Error::runtime(format!("check of the archive: {error}")))?,
+        None => Ok(()),
+    }
+}
+
+/// Asks to be the only archiver of this in the cell. The chain would keep two from doing harm; this keeps them from doing
+/// everything twice.
+pub(super) fn alone(store: &StoreConfig, holder: &HolderName, of: &str) -> Result<Sole> {
+    let name = format!("archive/{of}");
+    // A topic may be called otherwise than a lease.
+    let name = name
+        .parse::<LeaseName>()
+        .or_else(|_| format!("archive/{}", hex(&Sha256::digest(of))).parse())
+        .map_err(|error| Error::runtime(format!("name of the archiver's lease: {error}")))?;
+    Sole::ask(store, holder, name)
+}
+
+/// What is to become one commit.
+pub(super) struct Ready {
+    pub messages: Vec<Message>,
+    pub ends: BTreeMap<i32, i64>,
+    pub gaps: Vec<Gap>,
+    pub epoch: u64,
+    pub cut: Cut,
+    pub source: &'static str,
+}
+
+impl<O: Objects> Archiver<O> {
+    /// Opens the chain of a log.
+    pub(super) async fn open(&self, name: &str) -> std::result::Result<Ledger<O>, ObjectError> {
+        let ledger = Ledger::open(Arc::clone(&self.objects), name).await;
+        let ledger = ledger.inspect_err(|error| self.metrics.count_place(error.kind))?;
+        self.metrics.set_seq(name, ledger.chain().head().seq);
+        Ok(ledger)
+    }
+
+    /// Makes files of the messages, puts them, and commits.
+    pub(super) async fn commit(&self, ledger: &mut Ledger<O>, ready: Ready) -> Result<Appended> {
+        let foreign = ready.messages.iter().filter_map(|message| match message {
+            Message::Foreign(foreign) => Some(foreign),
+            Message::Event(_) => None,
+        });
+        let mut foreign_rows = 0;
+        for one in foreign {
+            if foreign_rows == 0 {
+                tracing::warn!(
+                    chain = ledger.name(),
+                    partition = one.spot.partition,
+                    offset = one.spot.offset,
+                    "a message is no event of this version ({}); it and others like it are archived as they came, in \
+                     service=_foreign",
+                    one.why
+                );
+            }
+            foreign_rows += 1;
+        }
+        let events = ready.messages.len() as u64 - foreign_rows;
+        let lock_until = self.config.lock_until();
+        let (name, seq) = (ledger.name().to_owned(), ledger.chain().head().seq + 1);
+        let messages = ready.messages;
+        // It computes for seconds.
+        let packing = tokio::task::spawn_blocking(move || pack(messages, &name, seq, lock_until));
+        let files = packing
+            .await
+            .map_err(|error| Error::runtime(format!("write files: {error}")))?
+            .map_err(|error| {
+                self.metrics.count_failure("file");
+                Error::retry(format!("write a file: {error}"))
+            })?;
+        let bytes = files.iter().map(|file| file.entry.bytes).sum();
+        let locked_until = files.iter().find_map(|file: &Packed| file.keep.locked_until);
+        let batch = Batch {
+            files,
+            ends: ready.ends,
+            gaps: ready.gaps.clone(),
+            epoch: ready.epoch,
+            cut: ready.cut,
+            source: ready.source,
+            locked_until,
+        };
+        let appended = ledger.append(batch).await;
+        let appended = appended.inspect_err(|error| self.metrics.count_place(error.kind))?;
+        self.metrics.set_seq(ledger.name(), ledger.chain().head().seq);
+        if appended == Appended::Ours {
+            self.metrics.count_commit(ready.cut, events, foreign_rows, bytes);
+            for gap in &ready.gaps {
+                let offsets = u64::try_from(gap.to - gap.from).unwrap_or(0);
+                self.metrics.count_gap(ledger.name(), offsets);
+            }
+        } else {
+            self.metrics.count_failure("adopted");
+        }
+        Ok(appended)
+    }
+}

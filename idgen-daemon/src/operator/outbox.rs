@@ -1,0 +1,361 @@
+//! `idgenctl outbox`: what is behind, and what is to be sent once more.
+
+use crate::authority::Open;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::outbox::open;
+use crate::plain_table::plain_table;
+use crate::postgres::{PgError, Session};
+use serde::Serialize;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+use uuid::Uuid;
+
+/// An event that waits for longer is a finding.
+const LATE_S: f64 = 60.0;
+/// With fewer days that are made ahead somebody should look.
+const AHEAD_MIN: i64 = 3;
+/// Rows that are changed in one statement.
+const AT_ONCE: i64 = 5_000;
+
+const STATUS: &str = "
+    SELECT coalesce(l.holder_name, ''), l.epoch, greatest(extract(epoch FROM l.expires - clock_timestamp()), 0)::float8,
+           (SELECT count(*) FROM idgen.audit_event e WHERE NOT e.published),
+           coalesce((SELECT extract(epoch FROM clock_timestamp() - e.at)::float8 FROM idgen.audit_event e
+                      WHERE NOT e.published ORDER BY e.event_id LIMIT 1), 0),
+           (SELECT count(*) FROM idgen.audit_event_dlq d WHERE d.sent_at IS NULL),
+           (SELECT count(*) FROM idgen.audit_leaves()),
+           (SELECT count(*) FROM idgen.audit_day d WHERE d.sealed_at IS NOT NULL),
+           coalesce((SELECT (max(v.to_s) - extract(epoch FROM clock_timestamp())::bigint) / 86400 FROM idgen.audit_leaves() v), 0),
+           l.watermark_tx::text
+      FROM idgen.drain_lease l WHERE l.stream = 'segment'";
+
+const DEAD: &str = "
+    SELECT d.source_id, d.event_id, d.kind, d.tag, d.tag_seq, d.reason, octet_length(d.payload::text)::int8, encode(d.sha256, 'hex'),
+           d.attempts::int8, to_char(d.last_seen AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), d.retried_at IS NOT NULL
+      FROM idgen.audit_event_dlq d WHERE d.sent_at IS NULL ORDER BY d.event_id";
+
+const COUNT: &str = "
+    SELECT count(*) FROM idgen.audit_event e
+     WHERE e.published AND e.at >= to_timestamp($1) AND e.at < to_timestamp($1 + 86400) AND ($2::text IS NULL OR e.tag = $2)";
+
+/// In the order of ids, some at a time: `$3` after which, `$4` how many.
+const REPLAY: &str = "
+    WITH chosen AS (
+        SELECT e.event_id FROM idgen.audit_event e
+         WHERE e.published AND e.at >= to_timestamp($1) AND e.at < to_timestamp($1 + 86400)
+           AND ($2::text IS NULL OR e.tag = $2) AND e.event_id > $3
+         ORDER BY e.event_id LIMIT $4),
+    changed AS (
+        UPDATE idgen.audit_event e SET published = false FROM chosen c
+         WHERE e.event_id = c.event_id AND e.at >= to_timestamp($1) AND e.at < to_timestamp($1 + 86400)
+        RETURNING e.event_id)
+    SELECT count(*), max(event_id) FROM changed";
+
+/// Both in one statement: a dead letter is being sent if, and only if, its event is.
+const RETRY: &str = "
+    WITH chosen AS (
+        UPDATE idgen.audit_event_dlq d SET retried_at = clock_timestamp()
+         WHERE d.sent_at IS NULL AND ($1::int8[] IS NULL OR d.event_id = ANY ($1))
+        RETURNING d.event_id, d.at)
+    UPDATE idgen.audit_event e SET published = false FROM chosen c WHERE e.event_id = c.event_id AND e.at = c.at";
+
+/// How the outbox of a database stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutboxStatus {
+    /// The database.
+    pub database: String,
+    /// Which daemon drains; empty: none.
+    pub drained_by: String,
+    /// Under which epoch.
+    pub epoch: i64,
+    /// Until another one may take over.
+    pub expires_in_seconds: f64,
+    /// Events that wait.
+    pub backlog: i64,
+    /// For how long the oldest has waited.
+    pub oldest_seconds: f64,
+    /// Dead letters that were not sent whole.
+    pub dead_letters: i64,
+    /// Day tables,
+    pub days: i64,
+    /// ... and of them those that are sealed.
+    pub sealed: i64,
+    /// Whole days after now that have a table.
+    pub days_ahead: i64,
+    /// All events of transactions below have been handed on.
+    pub watermark_tx: Option<String>,
+}
+
+impl OutboxStatus {
+    /// Is there nothing that somebody should look at?
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.oldest_seconds <= LATE_S
+            && self.dead_letters == 0
+            && (self.days == 0 || self.days_ahead >= AHEAD_MIN)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn table(all: &[Self]) -> String {
+        let mut table = plain_table();
+        table.set_header([
+            "database",
+            "drained by",
+            "epoch",
+            "backlog",
+            "oldest",
+            "dead letters",
+            "days",
+            "sealed",
+            "ahead",
+        ]);
+        for of in all {
+            table.add_row([
+                of.database.clone(),
+                of.drained_by.clone(),
+                of.epoch.to_string(),
+                of.backlog.to_string(),
+                format!("{:.0} s", of.oldest_seconds),
+                of.dead_letters.to_string(),
+                of.days.to_string(),
+                of.sealed.to_string(),
+                of.days_ahead.to_string(),
+            ]);
+        }
+        table.to_string()
+    }
+}
+
+/// A dead letter.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeadLetter {
+    /// Of which source of events.
+    pub source: Uuid,
+    /// Its number there.
+    pub event_id: i64,
+    /// Its kind.
+    pub kind: String,
+    /// Its tag,
+    pub tag: String,
+    /// ... and its number there.
+    pub tag_seq: i64,
+    /// Why a stub was sent.
+    pub reason: String,
+    /// Length of the payload.
+    pub bytes: i64,
+    /// Its SHA-256.
+    pub sha256: String,
+    /// How often a stub was made of it.
+    pub attempts: i64,
+    /// When for the last time.
+    pub last_seen: String,
+    /// Somebody has asked to send it anew, and it was not sent yet.
+    pub retried: bool,
+}
+
+impl DeadLetter {
+    /// For people.
+    #[must_use]
+    pub fn table(all: &[Self]) -> String {
+        let mut table = plain_table();
+        table.set_header([
+            "event",
+            "kind",
+            "tag",
+            "number",
+            "reason",
+            "bytes",
+            "attempts",
+            "last seen",
+            "retried",
+        ]);
+        for of in all {
+            table.add_row([
+                of.event_id.to_string(),
+                of.kind.clone(),
+                of.tag.clone(),
+                of.tag_seq.to_string(),
+                of.reason.clone(),
+                of.bytes.to_string(),
+                of.attempts.to_string(),
+                of.last_seen.clone(),
+                if of.retried { "yes" } else { "" }.to_owned(),
+            ]);
+        }
+        table.to_string()
+    }
+}
+
+/// Which events are to be sent once more.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// First second of their day of UTC, in Unix time.
+    pub day_s: i64,
+    /// Of this tag alone.
+    pub tag: Option<String>,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Again {
+    /// So many events are sent once more.
+    pub events: u64,
+}
+
+fn failed(error: PgError) -> Error {
+    match error.sqlstate() {
+        Some("42501") => Error::refused(error.to_string())
+            .with_hint("call idgen.grant_daemon() for the role of [postgres] anew"),
+        Some("42P01" | "42883" | "3F000") => Error::refused("this database has no outbox")
+            .with_hint("CREATE EXTENSION pg_idgen, or ALTER EXTENSION pg_idgen UPDATE"),
+        _ => Error::retry(error.to_string()),
+    }
+}
+
+fn get<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T> {
+    row.try_get(at)
+        .map_err(|error| Error::runtime(format!("read column {at}: {error}")))
+}
+
+/// The outbox of one database.
+pub struct OutboxOf {
+    session: Session,
+}
+
+impl OutboxOf {
+    /// Connects.
+    ///
+    /// # Errors
+    /// It is away.
+    pub async fn open(config: &Config, database: &str) -> Result<Self> {
+        let url = config.postgres.url.in_database(database);
+        let session = open(&url, config.postgres.connect_timeout).await?;
+        Ok(Self { session })
+    }
+
+    /// Its dead letters.
+    ///
+    /// # Errors
+    /// Refused, or away.
+    pub async fn dead_letters(&self) -> Result<Vec<DeadLetter>> {
+        let rows = self.session.rows_typed(DEAD, &[]).await.map_err(failed)?;
+        rows.iter()
+            .map(|row| {
+                Ok(DeadLetter {
+                    source: get(row, 0)?,
+                    event_id: get(row, 1)?,
+                    kind: get(row, 2)?,
+                    tag: get(row, 3)?,
+                    tag_seq: get(row, 4)?,
+                    reason: get(row, 5)?,
+                    bytes: get(row, 6)?,
+                    sha256: get(row, 7)?,
+                    attempts: get(row, 8)?,
+                    last_seen: get(row, 9)?,
+                    retried: get(row, 10)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Has dead letters sent anew, as they are: those of these events, or all.
+    ///
+    /// # Errors
+    /// Refused, or away.
+    pub async fn retry(&self, events: Option<Vec<i64>>) -> Result<Again> {
+        let changed = self
+            .session
+            .execute_typed(RETRY, &[(&events, Type::INT8_ARRAY)])
+            .await
+            .map_err(failed)?;
+        Ok(Again { events: changed })
+    }
+
+    /// How many events a replay would send once more.
+    ///
+    /// # Errors
+    /// Refused, or away.
+    pub async fn count(&self, replay: &Replay) -> Result<u64> {
+        let day = replay.day_s as f64;
+        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+            [(&day, Type::FLOAT8), (&replay.tag, Type::TEXT)];
+        let rows = self.session.rows_typed(COUNT, &params).await.map_err(failed)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::runtime("nothing was counted"))?;
+        Ok(u64::try_from(get::<i64>(row, 0)?).unwrap_or_default())
+    }
+
+    /// Has them sent once more, some at a time; `told` hears how many so far.
+    ///
+    /// # Errors
+    /// Refused, or away: those so far are sent.
+    pub async fn replay(&self, replay: &Replay, mut told: impl FnMut(u64)) -> Result<Again> {
+        let (day, mut after, mut events) = (replay.day_s as f64, 0_i64, 0);
+        loop {
+            let rows = self
+                .session
+                .rows_typed(
+                    REPLAY,
+                    &[
+                        (&day, Type::FLOAT8),
+                        (&replay.tag, Type::TEXT),
+                        (&after, Type::INT8),
+                        (&AT_ONCE, Type::INT8),
+                    ],
+                )
+                .await
+                .map_err(failed)?;
+            let row = rows
+                .first()
+                .ok_or_else(|| Error::runtime("nothing was counted"))?;
+            events += u64::try_from(get::<i64>(row, 0)?).unwrap_or_default();
+            let Some(last) = get::<Option<i64>>(row, 1)? else {
+                return Ok(Again { events });
+            };
+            after = last;
+            told(events);
+        }
+    }
+}
+
+/// How the outbox of every database of the server stands that has one.
+///
+/// # Errors
+/// The server is away.
+pub async fn status(config: &Config) -> Result<Vec<OutboxStatus>> {
+    let mut all = Vec::new();
+    for database in config.postgres.databases().await? {
+        let of = OutboxOf::open(config, &database).await?;
+        let there = "SELECT to_regclass('idgen.drain_lease') IS NOT NULL";
+        let rows = of.session.rows_typed(there, &[]).await.map_err(failed)?;
+        if !rows
+            .first()
+            .map(|row| get::<bool>(row, 0))
+            .transpose()?
+            .unwrap_or_default()
+        {
+            continue;
+        }
+        let rows = of.session.rows_typed(STATUS, &[]).await.map_err(failed)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::refused("a row of idgen.drain_lease is missing"))?;
+        all.push(OutboxStatus {
+            database,
+            drained_by: get(row, 0)?,
+            epoch: get(row, 1)?,
+            expires_in_seconds: get(row, 2)?,
+            backlog: get(row, 3)?,
+            oldest_seconds: get(row, 4)?,
+            dead_letters: get(row, 5)?,
+            days: get(row, 6)?,
+            sealed: get(row, 7)?,
+            days_ahead: get(row, 8)?,
+            watermark_tx: get(row, 9)?,
+        });
+    }
+    Ok(all)
+}

@@ -1,0 +1,257 @@
+//! The day tables of a database: looked at each minute, sealed when nothing can come any more, dropped when the archive vouches
+//! for them. They are made by the refill workers, which need them; here is said when those fall behind.
+
+use super::server::ready;
+use super::text::{column, retry};
+use crate::complaint::Complaint;
+use crate::error::{Error, Result};
+use crate::metrics::DrainMetrics;
+use crate::postgres::{PostgresUrl, Session};
+use crate::random::random;
+use idgen_core::outbox::{Day, DayFacts, DayState, Gate, Leaf, Retention, days_ahead, holes};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tokio_postgres::types::Type;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks, less up to a quarter.
+const PERIOD_MS: u64 = 60_000;
+/// Days that are made ahead: with fewer somebody should look.
+const AHEAD_MIN: i32 = 3;
+/// Tables that are dropped in one look: each takes a lock for a moment.
+const DROPS_AT_ONCE: usize = 5;
+
+const NOW: &str =
+    "SELECT extract(epoch FROM clock_timestamp())::int8, pg_snapshot_xmin(pg_current_snapshot())::text::int8";
+
+const LEAVES: &str = "SELECT leaf::text, from_s, to_s FROM idgen.audit_leaves()";
+
+const KNOWN: &str = "
+    SELECT (extract(epoch FROM d.day)::int8), d.fence_tx::text::int8, d.sealed_at IS NOT NULL FROM idgen.audit_day d";
+
+/// Of these days those with rows that are not published.
+const UNPUBLISHED: &str = "
+    SELECT d.from_s FROM unnest($1::int8[]) AS d(from_s)
+     WHERE EXISTS (SELECT FROM idgen.audit_event e
+                    WHERE NOT e.published AND e.at >= to_timestamp(d.from_s) AND e.at < to_timestamp(d.from_s + 86400))";
+
+const FENCE: &str = "
+    INSERT INTO idgen.audit_day (day, fence_tx)
+    VALUES ((to_timestamp($1) AT TIME ZONE 'UTC')::date, pg_snapshot_xmax(pg_current_snapshot())) ON CONFLICT DO NOTHING";
+
+const SEAL: &str = "
+    UPDATE idgen.audit_day SET sealed_at = clock_timestamp()
+     WHERE day = (to_timestamp($1) AT TIME ZONE 'UTC')::date AND sealed_at IS NULL";
+
+const DROP: &str = "SELECT idgen.drop_audit_day((to_timestamp($1) AT TIME ZONE 'UTC')::date, $2)";
+
+/// See the module.
+pub(super) struct Days {
+    database: String,
+    retention: Retention,
+    metrics: DrainMetrics,
+    short: Complaint,
+    kept: Complaint,
+    trouble: Complaint,
+}
+
+/// What one look has found.
+struct Looked {
+    now_s: i64,
+    xmin: u64,
+    leaves: Vec<Leaf>,
+    days: Vec<DayFacts>,
+}
+
+impl Days {
+    pub(super) fn new(database: &str, retention: Retention, metrics: DrainMetrics) -> Self {
+        Self {
+            database: database.to_owned(),
+            retention,
+            metrics,
+            short: Complaint::default(),
+            kept: Complaint::default(),
+            trouble: Complaint::default(),
+        }
+    }
+
+    pub(super) async fn run(mut self, url: &PostgresUrl, connect_timeout: Duration, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let looked = async {
+                match ready(url, connect_timeout).await? {
+                    Some(session) => self.look_after(&session).await,
+                    None => Ok(()),
+                }
+            };
+            match looked.await {
+                Ok(()) => self.trouble.settle(&format!(
+                    "outbox: the days of database {} are looked after",
+                    self.database
+                )),
+                Err(error) => {
+                    let text = format!("outbox: the days of database {}: {error}", self.database);
+                    self.trouble.raise(text, Instant::now());
+                }
+            }
+            // So that servers which began together do not look together.
+            let wait = PERIOD_MS - random() % (PERIOD_MS / 4);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(Duration::from_millis(wait)) => {}
+            }
+        }
+    }
+
+    /// Each step is a statement of its own, committed by itself.
+    async fn look_after(&mut self, session: &Session) -> Result<()> {
+        let looked = look(session).await?;
+        self.tell_ahead(&looked);
+        for day in &looked.days {
+            let begins = day.day.begins() as f64;
+            if day.wants_fence(looked.now_s) {
+                session
+                    .execute_typed(FENCE, &[(&begins, Type::FLOAT8)])
+                    .await
+                    .map_err(retry)?;
+            } else if day.state(looked.now_s, looked.xmin) == DayState::Sealable {
+                session
+                    .execute_typed(SEAL, &[(&begins, Type::FLOAT8)])
+                    .await
+                    .map_err(retry)?;
+                tracing::info!(
+                    database = self.database,
+                    day = day.day.0,
+                    "outbox: a day is sealed"
+                );
+            }
+        }
+        self.drop_old(session, &looked).await
+    }
+
+    fn tell_ahead(&mut self, looked: &Looked) {
+        if looked.leaves.is_empty() {
+            // No tag was ever made: nobody needs them.
+            return;
+        }
+        let ahead = days_ahead(&looked.leaves, Day::of_unix(looked.now_s));
+        self.metrics.days_ahead(ahead);
+        let mut wrong = holes(&looked.leaves);
+        if ahead < AHEAD_MIN {
+            wrong.push(format!(
+                "idgen.audit_event has tables for {ahead} days after today: without one for the day nothing is granted (hint: \
+                 the refill workers make them; the server's log says why they do not)"
+            ));
+        }
+        match wrong.is_empty() {
+            true => self.short.settle(&format!(
+                "outbox: the days of database {} are in order",
+                self.database
+            )),
+            false => {
+                let text = format!("outbox: database {}: {}", self.database, wrong.join("; "));
+                self.short.raise(text, Instant::now());
+            }
+        }
+    }
+
+    async fn drop_old(&mut self, session: &Session, looked: &Looked) -> Result<()> {
+        let retention = i32::try_from(self.retention.in_days()).unwrap_or(i32::MAX);
+        let (mut kept, mut why, mut dropped) = (BTreeMap::new(), Vec::new(), 0);
+        for facts in &looked.days {
+            let gate = match facts.kept_by(looked.now_s, self.retention) {
+                Some(Gate::Young) => continue,
+                Some(gate) => gate,
+                None if dropped >= DROPS_AT_ONCE => continue,
+                None => {
+                    let Some((gate, text)) = drop_day(session, facts.day, retention).await? else {
+                        dropped += 1;
+                        tracing::info!(
+                            database = self.database,
+                            day = facts.day.0,
+                            "outbox: a day is dropped"
+                        );
+                        continue;
+                    };
+                    why.push(text);
+                    gate
+                }
+            };
+            *kept.entry(gate).or_insert(0) += 1;
+        }
+        self.metrics.kept(&kept);
+        match why.first() {
+            None => self.kept.settle(&format!(
+                "outbox: days of database {} are dropped again",
+                self.database
+            )),
+            Some(first) => {
+                let (database, count) = (&self.database, why.len());
+                let text = format!(
+                    "outbox: database {database}: {count} days are older than outbox.keep_days and stay: {first}"
+                );
+                self.kept.raise(text, Instant::now());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drops a day, or says what keeps it.
+async fn drop_day(session: &Session, day: Day, keep_days: i32) -> Result<Option<(Gate, String)>> {
+    let begins = day.begins() as f64;
+    let rows = session
+        .rows_typed(DROP, &[(&begins, Type::FLOAT8), (&keep_days, Type::INT4)])
+        .await
+        .map_err(retry)?;
+    let said: Option<String> = rows.first().map(|row| column(row, 0)).transpose()?.flatten();
+    Ok(said.map(|said| {
+        let name = said.split(':').next().unwrap_or_default();
+        (Gate::named(name).unwrap_or(Gate::Archive), said)
+    }))
+}
+
+async fn look(session: &Session) -> Result<Looked> {
+    let rows = session.rows_typed(NOW, &[]).await.map_err(retry)?;
+    let now = rows
+        .first()
+        .ok_or_else(|| Error::retry("the server does not tell the time"))?;
+    let (now_s, xmin): (i64, i64) = (column(now, 0)?, column(now, 1)?);
+    let rows = session.rows_typed(LEAVES, &[]).await.map_err(retry)?;
+    let leaves: Vec<Leaf> = rows
+        .iter()
+        .map(|row| {
+            Ok(Leaf {
+                name: column(row, 0)?,
+                from_s: column(row, 1)?,
+                to_s: column(row, 2)?,
+            })
+        })
+        .collect::<Result<_>>()?;
+    let rows = session.rows_typed(KNOWN, &[]).await.map_err(retry)?;
+    let mut known = BTreeMap::new();
+    for row in &rows {
+        let of: (i64, bool) = (column(row, 1)?, column(row, 2)?);
+        known.insert(Day::of_unix(column(row, 0)?), of);
+    }
+    let begins: Vec<i64> = leaves
+        .iter()
+        .filter_map(|leaf| Some(leaf.day()?.begins()))
+        .collect();
+    let rows = session
+        .rows_typed(UNPUBLISHED, &[(&begins, Type::INT8_ARRAY)])
+        .await
+        .map_err(retry)?;
+    let unpublished: Vec<i64> = rows.iter().map(|row| column(row, 0)).collect::<Result<_>>()?;
+    let days = leaves.iter().filter_map(Leaf::day).map(|day| DayFacts {
+        day,
+        fence: known.get(&day).and_then(|(fence, _)| u64::try_from(*fence).ok()),
+        sealed: known.get(&day).is_some_and(|(_, sealed)| *sealed),
+        unpublished: unpublished.contains(&day.begins()),
+    });
+    Ok(Looked {
+        now_s,
+        xmin: u64::try_from(xmin).unwrap_or_default(),
+        days: days.collect(),
+        leaves,
+    })
+}

@@ -1,0 +1,243 @@
+//! The drainers of a server: one for each of its databases that has the extension, and one for the trail of lease events.
+
+use super::days::Days;
+use super::drain::{DrainConfig, Drainer, budget};
+use super::lease::Holder;
+use super::queue::Queue;
+use super::segments::SegmentQueue;
+use super::text::{column, retry};
+use super::trail::TrailQueue;
+use crate::authority::Open;
+use crate::complaint::Complaint;
+use crate::config::{KafkaConfig, OutboxConfig, PostgresConfig};
+use crate::error::{Error, Result};
+use crate::metrics::OutboxMetrics;
+use crate::postgres::{PostgresUrl, Session};
+use idgen_core::outbox::Backoff;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at which databases there are.
+const DISCOVER: Duration = Duration::from_secs(5);
+/// A database without the extension, or in recovery, is looked at so often.
+const ABSENT: Duration = Duration::from_secs(10);
+/// A backlog of a million rows is looked at in less.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// What the outbox works with.
+#[derive(Clone)]
+pub struct OutboxSetup {
+    /// The server whose databases are drained.
+    pub postgres: PostgresConfig,
+    /// Where the trail of lease events is; `None`: nobody follows.
+    pub trail: Option<PostgresUrl>,
+    /// Where events go; `None`: they stay, and only their tables are looked after.
+    pub kafka: Option<KafkaConfig>,
+    /// How events are called.
+    pub outbox: OutboxConfig,
+    /// Who we are.
+    pub holder: Holder,
+    /// What is counted.
+    pub metrics: OutboxMetrics,
+}
+
+/// Opens a session that keeps no state in the server.
+///
+/// # Errors
+/// `Retry`: it is away.
+pub async fn open(url: &PostgresUrl, connect_timeout: Duration) -> Result<Session> {
+    Session::open_stateless(url, "idgend outbox", connect_timeout, REQUEST)
+        .await
+        .map_err(|error| Error::retry(format!("connect to postgres: {error}")))
+}
+
+/// See the module.
+pub struct Outbox {
+    setup: OutboxSetup,
+    budget: Arc<Semaphore>,
+    databases: Arc<AtomicUsize>,
+    running: BTreeMap<String, CancellationToken>,
+    trouble: Complaint,
+}
+
+impl Outbox {
+    /// One that has not begun.
+    #[must_use]
+    pub fn new(setup: OutboxSetup) -> Self {
+        Self {
+            setup,
+            budget: budget(),
+            databases: Arc::default(),
+            running: BTreeMap::new(),
+            trouble: Complaint::default(),
+        }
+    }
+
+    /// Drains until `stop`.
+    ///
+    /// # Errors
+    /// A drainer has panicked.
+    pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
+        let mut drainers = JoinSet::new();
+        if let (Some(url), Some(kafka)) = (self.setup.trail.clone(), self.setup.kafka.clone()) {
+            let service = self
+                .setup
+                .outbox
+                .service_of(url.get_dbname().unwrap_or("postgres"))
+                .to_owned();
+            let config = self.drain_config("lease events", "", kafka);
+            let (timeout, stop) = (self.setup.postgres.connect_timeout, stop.child_token());
+            drainers.spawn(async move {
+                drain(
+                    Drainer::new(config, TrailQueue::new(&service)),
+                    &url,
+                    timeout,
+                    stop,
+                )
+                .await;
+                String::new()
+            });
+        }
+        let mut discover_at = tokio::time::Instant::now();
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                Some(ended) = drainers.join_next() => self.note_ended(ended)?,
+                () = tokio::time::sleep_until(discover_at) => {
+                    self.discover(&mut drainers, &stop).await;
+                    discover_at = tokio::time::Instant::now() + DISCOVER;
+                }
+            }
+        }
+        while let Some(ended) = drainers.join_next().await {
+            self.note_ended(ended)?;
+        }
+        Ok(())
+    }
+
+    fn note_ended(&mut self, ended: std::result::Result<String, tokio::task::JoinError>) -> Result<()> {
+        let database =
+            ended.map_err(|error| Error::runtime(format!("the drainer of a database: {error}")))?;
+        self.running.remove(&database);
+        Ok(())
+    }
+
+    fn drain_config(&self, name: &str, database: &str, kafka: KafkaConfig) -> DrainConfig {
+        DrainConfig {
+            name: format!("outbox: {name}"),
+            holder: self.setup.holder.clone(),
+            kafka,
+            budget: Arc::clone(&self.budget),
+            databases: Arc::clone(&self.databases),
+            metrics: self.setup.metrics.of(database),
+        }
+    }
+
+    async fn discover(&mut self, drainers: &mut JoinSet<String>, stop: &CancellationToken) {
+        let found = match self.setup.postgres.databases().await {
+            Ok(found) => found,
+            Err(error) => {
+                let text = format!("outbox: list the databases: {error}");
+                return self.trouble.raise(text, Instant::now());
+            }
+        };
+        self.trouble.settle("outbox: postgres answers");
+        self.databases.store(found.len(), Ordering::Relaxed);
+        for (database, running) in &self.running {
+            if !found.contains(database) {
+                running.cancel();
+            }
+        }
+        for database in found {
+            if self.running.contains_key(&database) {
+                continue;
+            }
+            let stop = stop.child_token();
+            self.running.insert(database.clone(), stop.clone());
+            drainers.spawn(self.keep(database, stop));
+        }
+    }
+
+    /// Drains a database, and looks after its day tables.
+    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = String> + use<> {
+        let setup = &self.setup;
+        let url = setup
+            .outbox
+            .url
+            .as_ref()
+            .unwrap_or(&setup.postgres.url)
+            .in_database(&database);
+        let timeout = self.setup.postgres.connect_timeout;
+        let days = Days::new(
+            &database,
+            self.setup.outbox.retention,
+            self.setup.metrics.of(&database),
+        );
+        let drainer = self.setup.kafka.clone().map(|kafka| {
+            let service = self.setup.outbox.service_of(&database);
+            let queue = SegmentQueue::new(service, kafka.message_bytes_max);
+            Drainer::new(
+                self.drain_config(&format!("database {database}"), &database, kafka),
+                queue,
+            )
+        });
+        let metrics = self.setup.metrics.clone();
+        async move {
+            let looked_after = days.run(&url, timeout, stop.clone());
+            match drainer {
+                Some(drainer) => {
+                    tokio::join!(drain(drainer, &url, timeout, stop), looked_after);
+                }
+                None => looked_after.await,
+            }
+            metrics.forget(&database);
+            database
+        }
+    }
+}
+
+/// Drains with one session after the other.
+async fn drain<Q: Queue>(
+    mut drainer: Drainer<Q>,
+    url: &PostgresUrl,
+    connect_timeout: Duration,
+    stop: CancellationToken,
+) {
+    let mut backoff = Backoff::new(100, 5_000);
+    let mut complaint = Complaint::default();
+    while !stop.is_cancelled() {
+        let wait = match ready(url, connect_timeout).await {
+            Ok(None) => ABSENT,
+            Ok(Some(mut session)) => {
+                complaint.settle("outbox: postgres answers");
+                backoff.settle();
+                if drainer.run(&mut session, &stop).await.is_ok() {
+                    return;
+                }
+                Duration::from_millis(backoff.wait_ms(0))
+            }
+            Err(error) => {
+                complaint.raise(format!("outbox: {error}"), Instant::now());
+                Duration::from_millis(backoff.wait_ms(0))
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// A session with a database that has an outbox, and is no standby.
+pub(super) async fn ready(url: &PostgresUrl, connect_timeout: Duration) -> Result<Option<Session>> {
+    let session = open(url, connect_timeout).await?;
+    let sql = "SELECT to_regclass('idgen.drain_lease') IS NOT NULL AND NOT pg_is_in_recovery()";
+    let rows = session.rows_typed(sql, &[]).await.map_err(retry)?;
+    let is_ready = rows.first().map(|row| column::<bool>(row, 0)).transpose()?;
+    Ok((is_ready == Some(true)).then_some(session))
+}

@@ -1,0 +1,165 @@
+//! What the tests of the archive share: daemons that archive, events that are sent, and what must hold of every archive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use idgen_daemon::archive::commit::Commit;
+use idgen_daemon::event::{Event, SCHEMA};
+use postgres::Client;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::kit::daemon::{Answer, Daemon, DaemonOptions, IDGENCTL, answer};
+use crate::kit::kafka::Kafka;
+use crate::kit::s3::ArchivedRow;
+use crate::kit::{PATIENCE, Server, eventually_true};
+
+pub const TOPIC: &str = "idgen.audit";
+
+/// A daemon that archives into a folder, every second.
+pub fn in_folder(server: &Server, folder: &Path) -> DaemonOptions {
+    let mut options = DaemonOptions::new(server);
+    options.env = [
+        ("IDGEND_ARCHIVE__KIND", "folder"),
+        (
+            "IDGEND_ARCHIVE__PATH",
+            folder.to_str().expect("a path that is text"),
+        ),
+        ("IDGEND_ARCHIVE__CUT_SECONDS", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec();
+    options
+}
+
+/// The same, from a topic.
+pub fn from_topic(mut options: DaemonOptions, broker: &str, topic: &str) -> DaemonOptions {
+    options.env.push(("IDGEND_KAFKA__BROKERS".into(), broker.into()));
+    options.env.push(("IDGEND_KAFKA__TOPIC".into(), topic.into()));
+    options
+}
+
+/// idgenctl with the configuration and the environment of a daemon.
+pub fn idgenctl_of(options: &DaemonOptions, daemon: &Daemon, args: &[&str]) -> Answer {
+    let mut command = Command::new(IDGENCTL);
+    command
+        .args(args)
+        .arg("--config")
+        .arg(daemon.config_path())
+        .envs(options.env.iter().map(|(name, value)| (name, value)));
+    answer(command)
+}
+
+/// Event number `id` of a source, of one of five tags.
+pub fn event(source: u128, id: i64) -> Event {
+    Event {
+        schema: SCHEMA,
+        kind: "segment.grant".into(),
+        source: Uuid::from_u128(source),
+        event_id: id,
+        at: format!(
+            "2026-04-03T10:{:02}:{:02}.{:06}Z",
+            id / 60 % 60,
+            id % 60,
+            id % 1_000_000
+        ),
+        service: "billing".into(),
+        space: Uuid::from_u128(source + 1),
+        tag: format!("tag {}", id % 5),
+        tag_seq: id / 5,
+        lo: Some(id * 10 + 1),
+        hi: Some(id * 10 + 10),
+        token: None,
+        tx: Some(id.to_string()),
+        stub: None,
+        payload: RawValue::from_string("{}".into()).expect("JSON"),
+    }
+}
+
+/// Sends events as the outbox does.
+pub fn send(broker: &str, topic: &str, source: u128, ids: std::ops::Range<i64>) {
+    let mut config = rdkafka::ClientConfig::new();
+    config.set("bootstrap.servers", broker);
+    let producer: BaseProducer = config.create().expect("a producer");
+    for id in ids {
+        let event = event(source, id);
+        let (key, value) = (event.key(), event.to_json().expect("JSON"));
+        let epoch = Header {
+            key: "epoch",
+            value: Some("4"),
+        };
+        let record = BaseRecord::to(topic)
+            .key(&key)
+            .payload(&value)
+            .headers(OwnedHeaders::new().insert(epoch));
+        producer
+            .send(record)
+            .map_err(|(error, _)| error)
+            .expect("room in the queue");
+    }
+    producer.flush(Duration::from_secs(60)).expect("acknowledged");
+}
+
+/// All events of the outbox of a database.
+pub fn table_events(client: &mut Client) -> BTreeSet<(String, i64)> {
+    let rows = client.query("SELECT source_id::text, event_id FROM idgen.audit_event", &[]);
+    let rows = rows.expect("read the outbox");
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+pub fn wait_all_published(client: &mut Client) {
+    eventually_true(PATIENCE, "every event is marked as published", || {
+        let row = client.query_one("SELECT count(*) FROM idgen.audit_event WHERE NOT published", &[]);
+        row.expect("read the outbox").get::<_, i64>(0) == 0
+    });
+}
+
+/// Events of segments, each as often as it is there.
+pub fn segment_events(rows: &[ArchivedRow]) -> BTreeMap<(String, i64), usize> {
+    let mut events = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.kind.starts_with("snowflake.")) {
+        *events.entry((row.source.clone(), row.event_id)).or_default() += 1;
+    }
+    events
+}
+
+/// Every offset of every partition of a topic is in the ranges of exactly one commit, and the rows are those of the topic.
+pub fn assert_same_as_topic(rows: &[ArchivedRow], kafka: &Kafka, topic: &str) {
+    let sent: Vec<_> = kafka
+        .read(topic)
+        .into_iter()
+        .map(|message| {
+            let event = Event::parse(message.value.as_bytes()).expect("an event");
+            (
+                message.partition,
+                message.offset,
+                event.source.to_string(),
+                event.event_id,
+            )
+        })
+        .collect();
+    let mut archived: Vec<_> = rows
+        .iter()
+        .map(|row| (row.partition, row.offset, row.source.clone(), row.event_id))
+        .collect();
+    archived.sort();
+    assert_eq!(archived.len(), sent.len(), "rows of the archive and of the topic");
+    assert!(archived == sent, "the archive has other rows than the topic");
+}
+
+/// The commits follow from each other; returns where each partition goes on.
+pub fn assert_chain(commits: &[Commit]) -> BTreeMap<i32, i64> {
+    let mut next: BTreeMap<i32, i64> = BTreeMap::new();
+    for (seq, commit) in (1..).zip(commits) {
+        assert_eq!(commit.seq, seq);
+        for range in &commit.ranges {
+            let before = next.insert(range.p, range.end).unwrap_or(0);
+            assert_eq!(range.start, before, "partition {} of commit {seq}", range.p);
+        }
+    }
+    next
+}

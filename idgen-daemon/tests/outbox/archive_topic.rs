@@ -1,0 +1,416 @@
+//! The archive of a topic in an S3: a real broker, a real server, and what a proxy does to requests.
+
+use std::time::Duration;
+
+use idgen_daemon::archive::commit::Commit;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::archive_scene::{
+    TOPIC, assert_chain, assert_same_as_topic, event, from_topic, idgenctl_of, in_folder, send,
+};
+use crate::kit::daemon::{Daemon, DaemonOptions};
+use crate::kit::kafka::Kafka;
+use crate::kit::s3::{Meets, S3, rows_in};
+use crate::kit::{PATIENCE, Scratch, Server, eventually_true};
+
+const SOURCE: u128 = 7;
+const LOG_APPEND: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+
+struct Scene {
+    /// Each with a lease store of its own: their archivers do not know of each other.
+    servers: Vec<Server>,
+    kafka: Kafka,
+    s3: S3,
+}
+
+impl Scene {
+    fn new(servers: usize) -> Scene {
+        let servers = std::thread::spawn(move || Server::several(servers));
+        let s3 = std::thread::spawn(S3::start);
+        let kafka = Kafka::start();
+        kafka.create_topic_with(TOPIC, 3, LOG_APPEND);
+        Scene {
+            servers: servers.join().expect("start servers"),
+            s3: s3.join().expect("start the S3 server"),
+            kafka,
+        }
+    }
+
+    fn options(&self, server: usize) -> DaemonOptions {
+        let mut options = DaemonOptions::new(&self.servers[server])
+            .name(&format!("archiver {server}"))
+            .workers(1);
+        options.env = self.s3.env();
+        from_topic(options, &self.kafka.broker(), TOPIC)
+    }
+
+    fn commits(&self) -> Vec<Commit> {
+        let keys = self.s3.keys(&format!("audit/v1/_commits/{TOPIC}/"));
+        let commit = |key: &String| {
+            let text = self.s3.get(key).expect("a commit");
+            Commit::parse(text.as_bytes()).expect("a commit")
+        };
+        keys.iter().map(commit).collect()
+    }
+
+    fn wait_archived(&self, count: i64) {
+        eventually_true(PATIENCE, "everything is archived", || {
+            let commits = self.commits();
+            let last = commits
+                .last()
+                .map(|last| last.ranges.iter().map(|range| range.end).sum::<i64>());
+            last.unwrap_or(0) >= count
+        });
+    }
+
+    fn assert_whole(&self) {
+        assert_chain(&self.commits());
+        assert_same_as_topic(&self.s3.rows(), &self.kafka, TOPIC);
+    }
+}
+
+/// Everything that an S3 and a machine do to an archiver, one after another, and in the end each offset is in one commit and
+/// the rows are those of the topic, as pyarrow reads them.
+#[test]
+fn a34_a35_a41_a42_a53_two_archivers_kills_and_every_answer_of_s3_leave_each_offset_in_one_commit() {
+    let scene = Scene::new(2);
+    let s3 = &scene.s3;
+    let mut first = scene.options(0).start();
+    let second = scene.options(1).start();
+    let mut sent = 0;
+    let mut more = |count: i64| {
+        send(&scene.kafka.broker(), TOPIC, SOURCE, sent..sent + count);
+        sent += count;
+        sent
+    };
+    let total = more(300);
+    scene.wait_archived(total);
+    // a36 (kafka-connect-storage-cloud#144): one message, and then silence.
+    let total = more(1);
+    scene.wait_archived(total);
+    // aws-sdk-java-v2#6580: the answer to a conditional create is lost, and the next try meets its own object.
+    s3.next(1, "PUT", "_commits", Meets::LostAnswer);
+    s3.next(1, "PUT", ".parquet", Meets::LostAnswer);
+    let total = more(50);
+    scene.wait_archived(total);
+    // arrow-rs-object-store#852, opendal#6741; lance#7061; a server that fails.
+    s3.next(
+        2,
+        "PUT",
+        "_commits",
+        Meets::Answer(409, "ConditionalRequestConflict"),
+    );
+    s3.next(1, "PUT", ".parquet", Meets::Answer(400, "RequestTimeout"));
+    s3.next(1, "PUT", "_commits", Meets::Answer(500, "InternalError"));
+    s3.next(1, "GET", "_commits", Meets::Answer(503, "SlowDown"));
+    let total = more(50);
+    scene.wait_archived(total);
+    // Killed while its commit is under way: the answer is lost, and so is whoever waits for it.
+    s3.heal();
+    s3.next(1, "PUT", "_commits", Meets::Slow(64));
+    let total = more(50);
+    eventually_true(PATIENCE, "a commit is under way", || s3.rules_left() == 0);
+    first.kill();
+    scene.wait_archived(total);
+    first = scene.options(0).start();
+    let total = more(50);
+    scene.wait_archived(total);
+    second.terminate();
+    let total = more(50);
+    scene.wait_archived(total);
+    scene.assert_whole();
+    drop(first);
+}
+
+/// What S3 asks and what others were refused for; rights, keys and buckets that are gone; a topic that is not there.
+#[test]
+fn a43_a44_a40_requests_are_plain_and_what_is_refused_is_named_and_nothing_is_lost() {
+    let scene = Scene::new(1);
+    let s3 = &scene.s3;
+    // duckdb and others recover by listing (kafka-connect-hdfs#118): nothing is listed to go on.
+    s3.always("GET", "list-type=2", Meets::Answer(403, "AccessDenied"));
+    let options = scene.options(0);
+    let daemon = options.start();
+    send(&scene.kafka.broker(), TOPIC, SOURCE, 0..100);
+    scene.wait_archived(100);
+    daemon.kill();
+    // aws-sdk-rust#1146, #1202: a slow line was taken for a dead one.
+    s3.next(1, "PUT", ".parquet", Meets::Slow(512));
+    let mut daemon = options.start();
+    send(&scene.kafka.broker(), TOPIC, SOURCE, 100..200);
+    scene.wait_archived(200);
+    s3.heal();
+    assert_plain(s3);
+    refusals(&scene, &mut daemon);
+    // The bucket is gone: that is named. What was in it is gone with it; the topic has everything still.
+    s3.remove_bucket();
+    send(&scene.kafka.broker(), TOPIC, SOURCE, 2_000..2_010);
+    daemon.wait_log(&["archive:", "NoSuchBucket", "must exist"]);
+    s3.make_bucket();
+    daemon.kill();
+    let daemon = options.start();
+    eventually_true(PATIENCE, "all is archived anew", || {
+        assert_chain_or_none(&scene.commits()) == Some(225)
+    });
+    scene.assert_whole();
+    // Settings that are wrong are found before they hurt.
+    let said = idgenctl_of(&options, &daemon, &["doctor"]);
+    assert_eq!(said.code, Some(3), "{}{}", said.stdout, said.stderr);
+    assert!(said.stdout.contains("min.insync.replicas = 1"), "{}", said.stdout);
+    assert!(
+        said.stdout
+            .contains("a conditional create is refused the second time"),
+        "{}",
+        said.stdout
+    );
+    assert!(
+        said.stdout.contains("leaves without a hole") || said.stdout.contains("none yet"),
+        "{}",
+        said.stdout
+    );
+    assert!(
+        !scene.s3.keys("audit/v1/_doctor").iter().any(|_| true),
+        "the doctor leaves nothing behind"
+    );
+}
+
+/// aws-sdk-rust#1240, minio#20845: trailers with checksums that other services refuse.
+fn assert_plain(s3: &S3) {
+    let puts: Vec<_> = s3
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.method == "PUT")
+        .collect();
+    assert!(puts.len() >= 4);
+    for put in &puts {
+        assert!(put.header("x-amz-checksum-sha256").is_some(), "{put:?}");
+        assert!(put.header("x-amz-trailer").is_none(), "{put:?}");
+        assert!(
+            !put.header("content-encoding")
+                .unwrap_or_default()
+                .contains("aws-chunked"),
+            "{put:?}"
+        );
+        assert_eq!(put.header("if-none-match"), Some("*"), "{put:?}");
+        assert_eq!(
+            put.header("x-amz-server-side-encryption"),
+            Some("aws:kms"),
+            "{put:?}"
+        );
+        assert_eq!(
+            put.header("x-amz-server-side-encryption-bucket-key-enabled"),
+            Some("true"),
+            "{put:?}"
+        );
+    }
+}
+
+/// Each is named, with what to do, and over when its cause is.
+fn refusals(scene: &Scene, daemon: &mut Daemon) {
+    let s3 = &scene.s3;
+    for (code, status, words) in [
+        ("KMS.DisabledException", 400, "kms:GenerateDataKey"),
+        ("AccessDenied", 403, "idgend needs GetObject"),
+        ("RequestTimeTooSkewed", 403, "set this machine's clock"),
+    ] {
+        let so_far = scene.commits().len();
+        s3.always("PUT", ".parquet", Meets::Answer(status, code));
+        let from = 1_000 + so_far as i64 * 10;
+        send(&scene.kafka.broker(), TOPIC, SOURCE, from..from + 5);
+        daemon.wait_log(&["archive:", code, words]);
+        assert_eq!(scene.commits().len(), so_far, "{code}");
+        s3.heal();
+        eventually_true(PATIENCE, "it goes on", || scene.commits().len() > so_far);
+    }
+    scene.assert_whole();
+    let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+    for reason in ["key_denied", "denied", "clock"] {
+        let line = format!("idgen_archive_failures_total{{reason=\"{reason}\"}}");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+}
+
+fn assert_chain_or_none(commits: &[Commit]) -> Option<i64> {
+    (!commits.is_empty()).then(|| assert_chain(commits).values().sum())
+}
+
+/// Offsets of a group are somebody else's (kafka-connect-storage-cloud#487, #846); offsets are also taken by markers of
+/// transactions (druid#5404); messages of another schema version, or none at all, are kept as they came.
+#[test]
+fn a38_a51_group_offsets_are_ignored_markers_make_no_gap_and_foreign_messages_are_kept() {
+    let server = std::thread::spawn(Server::start);
+    let kafka = Kafka::start();
+    let server = server.join().expect("start a server");
+    kafka.create_topic_with("t", 1, LOG_APPEND);
+    let scratch = Scratch::new("archive");
+    let options = from_topic(in_folder(&server, scratch.path()), &kafka.broker(), "t");
+    send(&kafka.broker(), "t", SOURCE, 0..20);
+    group_offset(&kafka, 1_020);
+    in_transactions(&kafka);
+    foreign(&kafka);
+    let mut daemon = options.start();
+    eventually_true(PATIENCE, "all that was committed is archived", || {
+        rows_in(scratch.path()).len() == 30
+    });
+    daemon.wait_log(&["a message is no event of this version", "schema version 9"]);
+    let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+    assert!(
+        metrics.contains("idgen_archive_rows_total{kind=\"foreign\"} 3"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("idgen_archive_gap_offsets_total{chain=\"t\"} 0"),
+        "{metrics}"
+    );
+    let offsets: Vec<i64> = rows_in(scratch.path()).iter().map(|row| row.offset).collect();
+    assert!((0..20).all(|offset| offsets.contains(&offset)), "{offsets:?}");
+    let day = foreign_day(&daemon, &options);
+    let cat = idgenctl_of(&options, &daemon, &["archive", "cat", &day, "--foreign"]);
+    assert!(
+        cat.stdout.contains("schema version 9") && cat.stdout.contains("value_hex"),
+        "{}{}",
+        cat.stdout,
+        cat.stderr
+    );
+}
+
+/// The folder that the files of foreign messages are in.
+fn foreign_day(daemon: &Daemon, options: &DaemonOptions) -> String {
+    let listed = idgenctl_of(options, daemon, &["archive", "ls", "--files"]);
+    let line = listed
+        .stdout
+        .lines()
+        .find(|line| line.contains("service=_foreign"));
+    let line = line.unwrap_or_else(|| panic!("no foreign file: {}{}", listed.stdout, listed.stderr));
+    let rest = line.split_once("dt=").expect("a day").1;
+    rest.split('/').next().expect("a day").to_owned()
+}
+
+fn group_offset(kafka: &Kafka, offset: i64) {
+    let mut config = kafka.client();
+    config.set("group.id", "idgen-archive-t");
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("t", 0, Offset::Offset(offset))
+        .expect("an offset");
+    consumer
+        .commit(&list, CommitMode::Sync)
+        .expect("commit an offset");
+}
+
+fn in_transactions(kafka: &Kafka) {
+    let mut config = kafka.client();
+    config.set("transactional.id", "x");
+    let producer: BaseProducer = config.create().expect("a producer");
+    producer.init_transactions(PATIENCE).expect("transactions");
+    for (from, commits) in [(100, true), (200, false), (300, true)] {
+        producer.begin_transaction().expect("begin");
+        for id in from..from + 5 {
+            let value = event(SOURCE, id).to_json().expect("JSON");
+            producer
+                .send(BaseRecord::to("t").key("k").payload(&value))
+                .map_err(|(error, _)| error)
+                .expect("send");
+        }
+        producer.flush(PATIENCE).expect("flush");
+        if commits {
+            producer.commit_transaction(PATIENCE).expect("commit");
+        } else {
+            producer.abort_transaction(PATIENCE).expect("abort");
+        }
+    }
+}
+
+fn foreign(kafka: &Kafka) {
+    let producer: BaseProducer = kafka.client().create().expect("a producer");
+    let values: [&[u8]; 3] = [b"{\"schema\":9,\"kind\":\"later\"}", b"no event", &[0xff, 0xfe]];
+    for value in values {
+        producer
+            .send(BaseRecord::to("t").key("k").payload(value))
+            .map_err(|(error, _)| error)
+            .expect("send");
+    }
+    producer.flush(PATIENCE).expect("flush");
+}
+
+/// apache/pinot#19359, posthog#20283: what is out of range was read from the newest on, and what lay between was lost without a
+/// word. The mock cluster keeps 5 MiB of a partition.
+#[test]
+fn a50_offsets_that_were_removed_are_written_down_as_a_gap_and_the_rest_is_archived() {
+    let cluster = MockCluster::new(1).expect("a mock cluster");
+    cluster.create_topic("t", 1, 1).expect("a topic");
+    let broker = cluster.bootstrap_servers();
+    let server = Server::start();
+    let scratch = Scratch::new("archive");
+    let options = from_topic(in_folder(&server, scratch.path()), &broker, "t");
+    let mut config = rdkafka::ClientConfig::new();
+    config
+        .set("bootstrap.servers", &broker)
+        .set("linger.ms", "0")
+        .set("batch.num.messages", "1");
+    let producer: BaseProducer = config.create().expect("a producer");
+    for id in 0..200 {
+        let mut large = event(SOURCE, id);
+        let noise = format!("\"{}\"", "x".repeat(60_000));
+        large.payload = serde_json::value::RawValue::from_string(noise).expect("JSON");
+        let value = large.to_json().expect("JSON");
+        producer
+            .send(BaseRecord::to("t").key("k").payload(&value))
+            .map_err(|(error, _)| error)
+            .expect("send");
+        producer.flush(Duration::from_secs(60)).expect("acknowledged");
+    }
+    let mut daemon = options.start();
+    daemon.wait_log(&["these offsets were removed before they were archived", "backfill"]);
+    eventually_true(PATIENCE, "the rest is archived", || {
+        rows_in(scratch.path()).iter().any(|row| row.offset == 199)
+    });
+    let offsets: Vec<i64> = rows_in(scratch.path()).iter().map(|row| row.offset).collect();
+    let first = *offsets.iter().min().expect("rows");
+    assert!(first > 0, "the mock cluster has kept everything");
+    assert_eq!(offsets.len() as i64, 200 - first, "each once");
+    let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+    assert!(
+        metrics.contains(&format!("idgen_archive_gap_offsets_total{{chain=\"t\"}} {first}")),
+        "{first}: {metrics}"
+    );
+    let listed = idgenctl_of(&options, &daemon, &["archive", "ls", "-o", "json"]);
+    assert!(
+        listed.stdout.contains(&format!("\"gap_offsets\": {first}")),
+        "{}",
+        listed.stdout
+    );
+}
+
+/// A topic that is not there is named, and archived from its first message on when it is made.
+#[test]
+fn a_topic_that_is_missing_or_was_made_anew_is_named() {
+    let server = std::thread::spawn(Server::start);
+    let kafka = Kafka::start();
+    let server = server.join().expect("start a server");
+    let scratch = Scratch::new("archive");
+    let options = from_topic(in_folder(&server, scratch.path()), &kafka.broker(), "t");
+    let daemon = options.start();
+    daemon.wait_log(&["archive:", "topic t"]);
+    kafka.create_topic_with("t", 1, LOG_APPEND);
+    send(&kafka.broker(), "t", SOURCE, 0..20);
+    eventually_true(PATIENCE, "all is archived", || {
+        rows_in(scratch.path()).len() == 20
+    });
+    kafka.delete_topic("t");
+    eventually_true(PATIENCE, "the topic can be made anew", || {
+        let make = || kafka.create_topic_with("t", 1, LOG_APPEND);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).is_ok()
+    });
+    daemon.kill();
+    let daemon = options.start();
+    daemon.wait_log(&[
+        "archive:",
+        "ends at offset 0, and the archive goes on at 20",
+        "was made anew",
+    ]);
+    assert_eq!(rows_in(scratch.path()).len(), 20);
+}

@@ -1,0 +1,113 @@
+//! Where the outbox runs: behind a pooler, and on a server that was promoted.
+
+use crate::kit::ports::free_ports;
+use crate::kit::process::{Process, ServerAccount};
+use crate::kit::sql::{self, value};
+use crate::kit::{DaemonOptions, PATIENCE, Scratch, Server, eventually_true};
+use crate::scene::Scene;
+use std::fs;
+use std::net::TcpStream;
+
+/// PgBouncer before a server, which gives each transaction another session.
+struct Pooler {
+    port: u16,
+    _process: Process,
+    _scratch: Scratch,
+}
+
+impl Pooler {
+    fn before(server: &Server) -> Pooler {
+        let [port] = free_ports();
+        let scratch = Scratch::new("pgbouncer");
+        let config = scratch.join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\n* = host={} port=5432 user=idgend\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\nserver_round_robin = 1\n",
+            server.socket_dir().display()
+        );
+        fs::write(&config, text).expect("write the configuration");
+        let mut command = ServerAccount::get().command("pgbouncer", scratch.path());
+        command.arg(&config);
+        let process = Process::spawn("pgbouncer", command, scratch.join("pgbouncer.log"));
+        eventually_true(PATIENCE, "the pooler answers", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Pooler {
+            port,
+            _process: process,
+            _scratch: scratch,
+        }
+    }
+}
+
+/// AUDIT.md 18: under a transaction pooler no lock and no setting is of a session, and no statement is prepared by name.
+#[test]
+fn a18_a_transaction_pooler_may_be_in_between() {
+    let scene = Scene::new();
+    let pooler = Pooler::before(&scene.server);
+    let options = scene.options().sections(&format!(
+        "[outbox]\nurl = \"host=127.0.0.1 port={} user=idgend dbname=postgres\"",
+        pooler.port
+    ));
+    scene.write(20, 5_000);
+    let daemon = options.start();
+    scene.wait_drained();
+    scene.write(20, 500);
+    scene.wait_drained();
+    scene.check();
+    let mut client = scene.server.connect();
+    let sessions: i64 = value(
+        &mut client,
+        "SELECT count(DISTINCT pid) FROM pg_stat_activity WHERE usename = 'idgend' AND application_name <> 'idgend lease'
+            AND query LIKE '%idgen.audit_event%'",
+    );
+    assert!(sessions >= 1, "{sessions}");
+    let kept: i64 = value(
+        &mut client,
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid IN (SELECT pid FROM pg_stat_activity WHERE query LIKE '%idgen.audit_event%')",
+    );
+    assert_eq!(kept, 0);
+    drop(daemon);
+}
+
+/// AUDIT.md 14: what was published is known on the promoted server, because the flag was replicated with the rows.
+#[test]
+fn a14_a_promoted_standby_goes_on_where_the_primary_was() {
+    let mut scene = Scene::new();
+    let mut standby = Server::backup_of(&scene.server, true);
+    standby.run();
+    let topic = format!(
+        "[kafka]\nbrokers = [\"{}\"]\ntopic = \"{}\"",
+        scene.kafka.broker(),
+        scene.topic
+    );
+    let beside = DaemonOptions::new(&standby)
+        .name("beside")
+        .sections(&topic)
+        .launch();
+    let first = scene.daemon();
+    scene.write(20, 10_000);
+    let mut client = scene.server.connect();
+    eventually_true(PATIENCE, "it is under way", || {
+        value::<i64>(
+            &mut client,
+            "SELECT count(*) FROM idgen.audit_event WHERE published",
+        ) > 500
+    });
+    let mut replica = standby.connect();
+    eventually_true(PATIENCE, "the standby has all rows", || {
+        value::<i64>(
+            &mut replica,
+            "SELECT count(*) FROM idgen.audit_event WHERE tag LIKE 'w%'",
+        ) == 10_000
+    });
+    drop(client);
+    scene.server.kill_everything();
+    first.kill();
+    sql::run(&mut replica, "SELECT pg_promote()");
+    drop(replica);
+    scene.server = standby;
+    scene.wait_drained();
+    scene.check();
+    drop(beside);
+}

@@ -1,0 +1,224 @@
+//! What goes wrong with the broker, and with single events.
+
+use crate::kit::kafka::{Kafka, Message, PASSWORD, USER};
+use crate::kit::process::Signal;
+use crate::kit::sql::value;
+use crate::kit::{PATIENCE, Scratch, ServerOptions, eventually_true};
+use crate::scene::{LONG, Scene, metric, number, of_segments, write};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+/// AUDIT.md 26 is near: what is missing is named, nothing is lost, and it goes on by itself when it is there.
+#[test]
+fn a_missing_topic_is_named_and_waited_for() {
+    let scene = Scene::without_topic(crate::scene::shared_kafka(), ServerOptions::default());
+    scene.write(5, 100);
+    let daemon = scene.daemon();
+    daemon.wait_log(&["there is no topic", &scene.topic, "hint"]);
+    scene.kafka.create_topic(&scene.topic, 2);
+    scene.wait_drained();
+    scene.check();
+    daemon.wait_log(&["events are sent again"]);
+}
+
+#[test]
+fn a_broker_that_was_never_there_and_one_that_goes_away_are_waited_for() {
+    let mut kafka = Kafka::start();
+    kafka.create_topic("t", 3);
+    kafka.stop();
+    let mut scene = Scene::without_topic(Arc::new(kafka), ServerOptions::default());
+    scene.topic = "t".to_owned();
+    scene.write(5, 2_000);
+    let daemon = scene.daemon();
+    daemon.wait_log(&["outbox: database postgres: kafka:"]);
+    let kafka = |scene: &mut Scene, act: fn(&mut Kafka)| {
+        act(Arc::get_mut(&mut scene.kafka).expect("nobody else has it"))
+    };
+    kafka(&mut scene, Kafka::run);
+    scene.wait_drained();
+    kafka(&mut scene, Kafka::kill);
+    scene.write(5, 2_000);
+    kafka(&mut scene, Kafka::run);
+    scene.wait_drained();
+    scene.check();
+    drop(daemon);
+}
+
+/// AUDIT.md 12 and 24: a broker that stands still. What was sent may be in it, or may not; it is sent anew, and copies are all
+/// that comes of it.
+#[test]
+fn a12_a24_a_broker_that_stands_still_costs_copies_at_the_most() {
+    let kafka = Kafka::start();
+    let scene = Scene::on(Arc::new(kafka), ServerOptions::default());
+    let mut options = scene.options();
+    options.sections = options
+        .sections
+        .replace("topic =", "ack_timeout_ms = 1500\ntopic =");
+    let mut daemon = options.start();
+    scene.write(5, 500);
+    scene.wait_drained();
+    scene.kafka.signal(Signal::STOP);
+    scene.write(5, 500);
+    daemon.wait_log(&["no acknowledgement for"]);
+    scene.kafka.signal(Signal::CONT);
+    scene.wait_drained();
+    scene.check();
+    let silences = metric(
+        &mut daemon,
+        "idgen_drain_resets_total{cause=\"silence\",database=\"postgres\"}",
+    );
+    assert!(silences.is_some_and(|count| count >= 1.0), "{silences:?}");
+}
+
+#[test]
+fn a_user_without_rights_is_named_and_waited_for() {
+    let scene = Scene::on(Arc::new(Kafka::secured()), ServerOptions::default());
+    let scratch = Scratch::new("password");
+    let password = scratch.join("password");
+    fs::write(&password, "wrong").unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut options = scene.options();
+    options.sections = format!(
+        "[kafka]\nbrokers = [\"{}\"]\ntopic = \"{}\"\nusername = \"{USER}\"\nsasl_mechanism = \"SCRAM-SHA-256\"\n\
+         password_file = \"{}\"\n",
+        scene.kafka.secured_broker(),
+        scene.topic,
+        password.display()
+    );
+    scene.write(5, 100);
+    let daemon = options.start();
+    daemon.wait_log(&["do not believe who we are"]);
+    assert!(!daemon.log().contains("wrong\""));
+    // It is read anew for each try.
+    fs::write(&password, PASSWORD).unwrap();
+    daemon.wait_log(&["not allowed to see the topic", "hint"]);
+    let (broker, user) = (scene.kafka.broker(), format!("User:{USER}"));
+    let grant = |operation: &str| {
+        let args = [
+            "--bootstrap-server",
+            &broker,
+            "--add",
+            "--allow-principal",
+            &user,
+            "--operation",
+            operation,
+            "--topic",
+            &scene.topic,
+        ];
+        let granted = scene.kafka.tool("org.apache.kafka.tools.AclCommand", &args);
+        assert_eq!(granted.code, Some(0), "{}{}", granted.stdout, granted.stderr);
+    };
+    grant("Describe");
+    daemon.wait_log(&["no event can be sent until somebody mends this"]);
+    grant("Write");
+    scene.wait_drained();
+    scene.check();
+    assert!(!daemon.log().contains(PASSWORD));
+}
+
+fn stub_of(messages: &[Message]) -> Vec<(i64, serde_json::Value)> {
+    let mut stubs: Vec<_> = of_segments(messages)
+        .map(|message| {
+            (
+                number(message, "event_id"),
+                serde_json::from_str(&message.value).unwrap(),
+            )
+        })
+        .filter(|(_, body): &(i64, serde_json::Value)| body.get("stub").is_some())
+        .collect();
+    stubs.sort_by_key(|(event_id, _)| *event_id);
+    stubs
+}
+
+/// AUDIT.md 27: an event that cannot be sent holds up nobody, and nothing is missing from its tag.
+#[test]
+fn a27_an_event_that_is_too_long_goes_as_a_stub_in_its_place() {
+    let scene = Scene::new();
+    let mut client = scene.server.connect();
+    write(&mut client, 2, 10, "'{}'");
+    write(
+        &mut client,
+        2,
+        2,
+        "jsonb_build_object('long', repeat('x', 2000000))",
+    );
+    write(&mut client, 2, 10, "'{}'");
+    let daemon = scene.daemon();
+    scene.wait_drained();
+    let messages = scene.check();
+    let stubs = stub_of(&messages);
+    assert_eq!(stubs.len(), 2, "{stubs:?}");
+    let dead = "SELECT event_id, encode(sha256, 'hex'), octet_length(payload::text), reason FROM idgen.audit_event_dlq ORDER BY 1";
+    for (row, (event_id, body)) in client.query(dead, &[]).unwrap().iter().zip(&stubs) {
+        assert_eq!(row.get::<_, i64>(0), *event_id);
+        assert_eq!(body["stub"]["sha256"], row.get::<_, String>(1));
+        assert_eq!(body["stub"]["bytes"], row.get::<_, i32>(2));
+        assert_eq!(
+            (&body["stub"]["reason"], row.get::<_, &str>(3)),
+            (&"too_large".into(), "too_large")
+        );
+        assert_eq!(body["payload"], serde_json::json!({}));
+    }
+    drop(daemon);
+}
+
+/// The same where only the broker knows that it is too long.
+#[test]
+fn a27_an_event_that_the_broker_refuses_goes_as_a_stub_in_its_place() {
+    let scene = Scene::without_topic(crate::scene::shared_kafka(), ServerOptions::default());
+    scene
+        .kafka
+        .create_topic_with(&scene.topic, 2, &[("max.message.bytes", "20000")]);
+    let mut client = scene.server.connect();
+    write(&mut client, 2, 10, "'{}'");
+    // It does not get shorter by compression.
+    write(
+        &mut client,
+        2,
+        1,
+        "(SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 3000) i)",
+    );
+    write(&mut client, 2, 10, "'{}'");
+    let mut options = scene.options();
+    // A batch of several events is refused for its length as well as one: here each is its own.
+    options
+        .sections
+        .push_str("[kafka.properties]\n\"batch.num.messages\" = 1\n");
+    let daemon = options.start();
+    scene.wait_drained();
+    let messages = scene.check();
+    assert_eq!(stub_of(&messages).len(), 1, "{:?}", stub_of(&messages));
+    let dead: i64 = value(
+        &mut client,
+        "SELECT count(*) FROM idgen.audit_event_dlq WHERE reason = 'too_large'",
+    );
+    assert_eq!(dead, 1);
+    drop(daemon);
+}
+
+/// AUDIT.md 21 and 22: with the broker away no more than 5,000 events are in the daemon; the others wait in the table.
+#[test]
+fn a21_a22_what_waits_waits_in_the_table() {
+    let kafka = Kafka::start();
+    kafka.create_topic("t", 3);
+    let mut scene = Scene::without_topic(Arc::new(kafka), ServerOptions::default());
+    scene.topic = "t".to_owned();
+    let mut daemon = scene.daemon();
+    scene.write(5, 100);
+    scene.wait_drained();
+    Arc::get_mut(&mut scene.kafka).unwrap().kill();
+    scene.write(100, 30_000);
+    let backlog = "idgen_outbox_backlog_rows{database=\"postgres\"}";
+    eventually_true(PATIENCE, "the backlog is seen", || {
+        metric(&mut daemon, backlog).is_some_and(|rows| rows >= 30_000.0)
+    });
+    let mut client = scene.server.connect();
+    let reads =
+        "SELECT sum(idx_tup_fetch)::bigint FROM pg_stat_user_indexes WHERE indexrelname LIKE '%_queue'";
+    let seen: i64 = value(&mut client, reads);
+    assert!(seen < 100_000, "it reads on although nothing has room: {seen}");
+    Arc::get_mut(&mut scene.kafka).unwrap().run();
+    scene.wait_drained_within(LONG);
+    scene.check();
+}
