@@ -8,7 +8,8 @@ CREATE TABLE idgen.drain_lease (
     holder_name  text,
     expires      timestamptz NOT NULL DEFAULT 'epoch',
     watermark_tx xid8,
-    watermark_at timestamptz
+    watermark_at timestamptz,
+    asked        bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE idgen.drain_lease IS 'Outbox: which idgend hands events on, one at a time. Whoever takes over raises the epoch, and what is marked under an older one is refused. A row, not a lock of a session: it works through a pooler. Never dumped.';
 COMMENT ON COLUMN idgen.drain_lease.stream IS 'segment: idgen.audit_event; lease: idgen.lease_event.';
@@ -18,6 +19,7 @@ COMMENT ON COLUMN idgen.drain_lease.holder_name IS 'Its name, for people.';
 COMMENT ON COLUMN idgen.drain_lease.expires IS 'From then on anybody may take it, by this server''s clock.';
 COMMENT ON COLUMN idgen.drain_lease.watermark_tx IS 'Completeness: all events of transactions below have been handed on. Never a gate of handing on.';
 COMMENT ON COLUMN idgen.drain_lease.watermark_at IS 'When that was found.';
+COMMENT ON COLUMN idgen.drain_lease.asked IS 'Raised when somebody has asked for events to be handed on once more (idgenctl outbox replay, dlq retry): whoever drains begins at the oldest then.';
 INSERT INTO idgen.drain_lease (stream) VALUES ('segment'), ('lease');
 
 CREATE TABLE idgen.lease_drained (

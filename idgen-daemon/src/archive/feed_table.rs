@@ -10,7 +10,7 @@ use super::objects::Objects;
 use super::parquet::{Arrived, Message, Opened, Spot};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA};
-use crate::outbox::Lease;
+use crate::outbox::{Held, Lease};
 use crate::postgres::{PgError, Session};
 use idgen_core::archive::Day;
 use idgen_core::utc::parse_us;
@@ -214,7 +214,6 @@ pub(super) async fn published(
 ///
 /// What is marked already is no matter: a commit counts, whoever made it.
 pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Result<()> {
-    let statement = format!("{MARK}{IN_FORCE}");
     for ((day, source), ids) in ids {
         let start = format!("{day} 00:00:00+00");
         for ids in ids.chunks(2_000) {
@@ -225,11 +224,24 @@ pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Res
                     "somebody else hands the events of this database on now",
                 ));
             };
-            session
-                .execute(&statement, &[&start, source, &ids, &held.epoch, &held.instance])
-                .await
-                .map_err(|error| Error::retry(format!("mark events as published: {error}")))?;
+            mark_under(session, held, (&start, *source, ids)).await?;
         }
     }
     Ok(())
+}
+
+/// Marks events of the day that begins at `start`, if the lease is in force; returns how many were not marked before.
+///
+/// # Errors
+/// Postgres did not answer, or refused.
+pub async fn mark_under(
+    session: &Session,
+    held: Held,
+    (start, source, ids): (&str, Uuid, &[i64]),
+) -> Result<u64> {
+    let statement = format!("{MARK}{IN_FORCE}");
+    session
+        .execute(&statement, &[&start, &source, &ids, &held.epoch, &held.instance])
+        .await
+        .map_err(|error| Error::retry(format!("mark events as published: {error}")))
 }

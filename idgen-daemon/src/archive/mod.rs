@@ -26,6 +26,7 @@ mod tables;
 mod tests;
 pub mod verify;
 
+pub use self::feed_table::mark_under;
 pub use self::kafka::Trouble;
 pub use self::ledger::{Appended, Batch, Ledger};
 pub use self::metrics::ArchiveMetrics;

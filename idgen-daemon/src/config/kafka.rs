@@ -442,6 +442,10 @@ mod tests {
                 "not yours",
             ),
             (
+                &format!("{brokers}properties = {{ \"transactional.id\" = \"x\" }}"),
+                "not yours",
+            ),
+            (
                 &format!("{brokers}properties = {{ \"a\" = [1] }}"),
                 "a text, a whole number",
             ),

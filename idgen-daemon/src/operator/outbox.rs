@@ -39,7 +39,7 @@ const COUNT: &str = "
     SELECT count(*) FROM idgen.audit_event e
      WHERE e.published AND e.at >= to_timestamp($1) AND e.at < to_timestamp($1 + 86400) AND ($2::text IS NULL OR e.tag = $2)";
 
-/// In the order of ids, some at a time: `$3` after which, `$4` how many.
+/// In the order of ids, some at a time: `$3` after which, `$4` how many. Whoever drains is told in the same statement.
 const REPLAY: &str = "
     WITH chosen AS (
         SELECT e.event_id FROM idgen.audit_event e
@@ -49,15 +49,19 @@ const REPLAY: &str = "
     changed AS (
         UPDATE idgen.audit_event e SET published = false FROM chosen c
          WHERE e.event_id = c.event_id AND e.at >= to_timestamp($1) AND e.at < to_timestamp($1 + 86400)
-        RETURNING e.event_id)
+        RETURNING e.event_id),
+    told AS (
+        UPDATE idgen.drain_lease SET asked = asked + 1 WHERE stream = 'segment' AND EXISTS (SELECT FROM changed))
     SELECT count(*), max(event_id) FROM changed";
 
-/// Both in one statement: a dead letter is being sent if, and only if, its event is.
+/// All in one statement: a dead letter is being sent if, and only if, its event is, and whoever drains is told.
 const RETRY: &str = "
     WITH chosen AS (
         UPDATE idgen.audit_event_dlq d SET retried_at = clock_timestamp()
          WHERE d.sent_at IS NULL AND ($1::int8[] IS NULL OR d.event_id = ANY ($1))
-        RETURNING d.event_id, d.at)
+        RETURNING d.event_id, d.at),
+    told AS (
+        UPDATE idgen.drain_lease SET asked = asked + 1 WHERE stream = 'segment' AND EXISTS (SELECT FROM chosen))
     UPDATE idgen.audit_event e SET published = false FROM chosen c WHERE e.event_id = c.event_id AND e.at = c.at";
 
 /// How the outbox of a database stands.

@@ -75,6 +75,8 @@ pub struct Drainer<Q: Queue> {
     config: DrainConfig,
     queue: Q,
     lease: Lease,
+    /// As of the lease, when the queue was last begun at its beginning for it.
+    asked: i64,
     flight: Flight<Q::Key, OwnedSemaphorePermit>,
     sender: Option<(Sender, Instant)>,
     /// Something has failed, and this is what says most of why, since when.
@@ -82,6 +84,8 @@ pub struct Drainer<Q: Queue> {
     stubs: BTreeMap<Q::Key, Poison>,
     began: Instant,
     acknowledged_at: Option<Instant>,
+    /// Something was marked since somebody asked.
+    has_marked: bool,
     watch_at: Instant,
     /// Nothing is sent before.
     resume_at: Instant,
@@ -96,6 +100,7 @@ impl<Q: Queue> Drainer<Q> {
         let now = Instant::now();
         Self {
             lease: Lease::new(Q::STREAM, config.holder.clone()),
+            asked: 0,
             config,
             queue,
             flight: Flight::new(FlightLimits::default()),
@@ -104,6 +109,7 @@ impl<Q: Queue> Drainer<Q> {
             stubs: BTreeMap::new(),
             began: now,
             acknowledged_at: None,
+            has_marked: false,
             watch_at: now,
             resume_at: now,
             idle: Backoff::idle(),
@@ -124,6 +130,11 @@ impl<Q: Queue> Drainer<Q> {
             self.complain(error);
         }
         ended
+    }
+
+    /// Was anything marked since this was last asked?
+    pub(super) fn take_has_marked(&mut self) -> bool {
+        std::mem::take(&mut self.has_marked)
     }
 
     async fn drain(&mut self, session: &mut Session, stop: &CancellationToken) -> Result<()> {
@@ -169,6 +180,11 @@ impl<Q: Queue> Drainer<Q> {
     /// Returns how long to wait before the next.
     async fn step(&mut self, session: &Session, held: Held) -> Result<Duration> {
         self.config.metrics.holds(held.epoch);
+        if self.lease.asked() != self.asked {
+            // What is to be sent once more lies below everything that the queue looks at.
+            self.asked = self.lease.asked();
+            self.queue.reset();
+        }
         self.collect();
         self.reset_if_failed();
         self.watch_silence();
@@ -212,8 +228,6 @@ impl<Q: Queue> Drainer<Q> {
                 self.flight.acknowledge(report.ticket, now);
                 self.acknowledged_at.get_or_insert_with(Instant::now);
                 self.trouble.settle();
-                self.complaint
-                    .settle(&format!("{}: events are sent again", self.config.name));
             }
             Err((fault, why)) => self.note_failure(report.ticket, fault, why),
         }
@@ -241,24 +255,26 @@ impl<Q: Queue> Drainer<Q> {
         if let Some((fault, why, since)) = &self.failed
             && (is_told || since.elapsed() >= FAILED)
         {
-            let fatal = self.sender.as_ref().and_then(|(sender, _)| sender.fatal());
-            let (fault, why) = match fatal {
-                Some((worse, fatal)) if fault.says() < 2 => {
-                    let says_more = if worse.says() > fault.says() {
-                        worse
-                    } else {
-                        *fault
-                    };
-                    (says_more, format!("{why}: {fatal}"))
-                }
-                _ => (*fault, why.clone()),
-            };
+            let (fault, why) = (*fault, why.clone());
             self.reset(fault, &why);
+        }
+    }
+
+    /// Where the producer can do nothing any more it knows why, and a message that it did not take does not.
+    fn told(&self, fault: SendFault, why: &str) -> (SendFault, String) {
+        let fatal = self.sender.as_ref().and_then(|(sender, _)| sender.fatal());
+        match fatal {
+            Some((worse, fatal)) if fault.says() < 2 => {
+                let says_more = if worse.says() > fault.says() { worse } else { fault };
+                (says_more, format!("{why}: {fatal}"))
+            }
+            _ => (fault, why.to_owned()),
         }
     }
 
     /// The one rule: whatever failed, everything that is not acknowledged is sent anew, in order.
     fn reset(&mut self, fault: SendFault, why: &str) {
+        let (fault, why) = self.told(fault, why);
         if let Some((sender, _)) = self.sender.take() {
             sender.purge();
         }
@@ -343,6 +359,11 @@ impl<Q: Queue> Drainer<Q> {
                 return Ok(());
             }
         };
+        if !done.is_empty() {
+            self.has_marked = true;
+            self.complaint
+                .settle(&format!("{}: events are sent again", self.config.name));
+        }
         for key in &done {
             self.flight.marked(key);
             self.stubs.remove(key);

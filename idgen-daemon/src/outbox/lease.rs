@@ -66,11 +66,12 @@ const TAKE: &str = "
     UPDATE idgen.drain_lease
        SET epoch = epoch + 1, holder = $2, holder_name = $3, expires = clock_timestamp() + $4 * interval '1 second'
      WHERE stream = $1 AND (expires <= clock_timestamp() OR holder IS NULL OR holder = $2)
-    RETURNING epoch";
+    RETURNING epoch, asked";
 
 const RENEW: &str = "
     UPDATE idgen.drain_lease SET expires = clock_timestamp() + $4 * interval '1 second'
-     WHERE stream = $1 AND epoch = $2 AND holder = $3 AND expires > clock_timestamp()";
+     WHERE stream = $1 AND epoch = $2 AND holder = $3 AND expires > clock_timestamp()
+    RETURNING asked";
 
 const GIVE_BACK: &str = "
     UPDATE idgen.drain_lease SET holder = NULL, expires = 'epoch'
@@ -82,6 +83,7 @@ pub struct Lease {
     stream: Stream,
     holder: Holder,
     held: Option<(Held, Instant)>,
+    asked: i64,
 }
 
 impl Lease {
@@ -92,6 +94,7 @@ impl Lease {
             stream,
             holder,
             held: None,
+            asked: 0,
         }
     }
 
@@ -99,6 +102,12 @@ impl Lease {
     #[must_use]
     pub fn held(&self) -> Option<Held> {
         self.held.map(|(held, _)| held)
+    }
+
+    /// How often somebody had asked, as of the last renewal, for what was handed on to be handed on once more.
+    #[must_use]
+    pub fn asked(&self) -> i64 {
+        self.asked
     }
 
     /// Takes or renews it, where that is due. `None`: another one has it.
@@ -131,7 +140,7 @@ impl Lease {
         }
     }
 
-    async fn take(&self, session: &Session) -> Result<Option<i64>> {
+    async fn take(&mut self, session: &Session) -> Result<Option<i64>> {
         let (stream, instance) = (self.stream.name(), self.holder.instance);
         let taken = session
             .rows_typed(
@@ -145,13 +154,15 @@ impl Lease {
             )
             .await
             .map_err(retry)?;
-        taken.first().map(|row| column(row, 0)).transpose()
+        let Some(row) = taken.first() else { return Ok(None) };
+        self.asked = column(row, 1)?;
+        column(row, 0).map(Some)
     }
 
-    async fn renew(&self, session: &Session, held: Held) -> Result<bool> {
+    async fn renew(&mut self, session: &Session, held: Held) -> Result<bool> {
         let stream = held.stream.name();
         let renewed = session
-            .execute_typed(
+            .rows_typed(
                 RENEW,
                 &[
                     (&stream, Type::TEXT),
@@ -162,7 +173,11 @@ impl Lease {
             )
             .await
             .map_err(retry)?;
-        Ok(renewed == 1)
+        let Some(row) = renewed.first() else {
+            return Ok(false);
+        };
+        self.asked = column(row, 0)?;
+        Ok(true)
     }
 
     /// Is it still in force? Asks, whatever was known.

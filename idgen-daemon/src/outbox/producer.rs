@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, SCHEMA};
 use idgen_core::outbox::SendFault;
 use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
@@ -108,6 +108,31 @@ fn fault_of(code: RDKafkaErrorCode) -> SendFault {
     }
 }
 
+/// What a producer is made with. See docs/decisions/outbox.md for each of them.
+fn settings(config: &KafkaConfig) -> Result<ClientConfig> {
+    let mut client = config.client()?;
+    for (name, value) in [
+        ("acks", "all"),
+        ("enable.idempotence", "true"),
+        ("enable.gapless.guarantee", "true"),
+        ("max.in.flight.requests.per.connection", "5"),
+        ("message.timeout.ms", "0"),
+        ("partitioner", "murmur2_random"),
+        ("allow.auto.create.topics", "false"),
+        ("queue.buffering.max.messages", "20000"),
+        ("statistics.interval.ms", "2000"),
+    ] {
+        client.set(name, value);
+    }
+    client.set("message.max.bytes", config.message_bytes_max.to_string());
+    for (name, value) in [("linger.ms", "5"), ("compression.type", "zstd")] {
+        if client.get(name).is_none() {
+            client.set(name, value);
+        }
+    }
+    Ok(client)
+}
+
 /// One producer.
 pub(super) struct Sender {
     producer: ThreadedProducer<Context>,
@@ -138,27 +163,7 @@ impl Sender {
     }
 
     fn make(config: &KafkaConfig) -> Result<Self> {
-        let mut client = config.client()?;
-        // See docs/decisions/outbox.md for each of them.
-        for (name, value) in [
-            ("acks", "all"),
-            ("enable.idempotence", "true"),
-            ("enable.gapless.guarantee", "true"),
-            ("max.in.flight.requests.per.connection", "5"),
-            ("message.timeout.ms", "0"),
-            ("partitioner", "murmur2_random"),
-            ("allow.auto.create.topics", "false"),
-            ("queue.buffering.max.messages", "20000"),
-            ("statistics.interval.ms", "2000"),
-        ] {
-            client.set(name, value);
-        }
-        client.set("message.max.bytes", config.message_bytes_max.to_string());
-        for (name, value) in [("linger.ms", "5"), ("compression.type", "zstd")] {
-            if client.get(name).is_none() {
-                client.set(name, value);
-            }
-        }
+        let client = settings(config)?;
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let heard = Arc::new(Heard::default());
         let context = Context {
@@ -306,5 +311,39 @@ impl Sender {
         let _ended = tokio::task::spawn_blocking(move || {
             self.producer.purge(PurgeConfig::default().queue().inflight());
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// AUDIT.md 25: no transactions of Kafka; and what every promise rests on is set, whatever else the configuration says.
+    #[test]
+    fn a25_a_producer_is_idempotent_gives_nothing_up_and_has_no_transactions() {
+        let text = "[postgres]\nurl = \"postgres://u@h/d\"\n[kafka]\nbrokers = [\"127.0.0.1:9\"]\n\
+                    properties = { \"linger.ms\" = 7 }";
+        let kafka = Config::parse("f", text, []).unwrap().kafka.unwrap();
+        let client = settings(&kafka).unwrap();
+        assert_eq!(client.get("transactional.id"), None);
+        for (name, value) in [
+            ("acks", "all"),
+            ("enable.idempotence", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("message.timeout.ms", "0"),
+            ("allow.auto.create.topics", "false"),
+            ("linger.ms", "7"),
+        ] {
+            assert_eq!(client.get(name), Some(value), "{name}");
+        }
+        // librdkafka finds no two of them that contradict each other.
+        let (reports, _) = mpsc::unbounded_channel();
+        let context = Context {
+            reports,
+            heard: Arc::default(),
+        };
+        let producer: ThreadedProducer<Context> = client.create_with_context(context).unwrap();
+        assert!(producer.client().fatal_error().is_none());
     }
 }

@@ -13,6 +13,7 @@ use crate::config::{KafkaConfig, OutboxConfig, PostgresConfig};
 use crate::error::{Error, Result};
 use crate::metrics::OutboxMetrics;
 use crate::postgres::{PostgresUrl, Session};
+use crate::random::random;
 use idgen_core::outbox::Backoff;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 const DISCOVER: Duration = Duration::from_secs(5);
 /// A database without the extension, or in recovery, is looked at so often.
 const ABSENT: Duration = Duration::from_secs(10);
+/// Whatever ended a session that has lasted for so long has nothing to do with what ended the one before.
+const LASTED: Duration = Duration::from_secs(60);
 /// A backlog of a million rows is looked at in less.
 const REQUEST: Duration = Duration::from_secs(10);
 
@@ -208,22 +211,27 @@ async fn drain<Q: Queue>(
     connect_timeout: Duration,
     stop: CancellationToken,
 ) {
-    let mut backoff = Backoff::new(100, 5_000);
+    let (mut away, mut useless) = (Backoff::new(100, 5_000), Backoff::trouble());
     let mut complaint = Complaint::default();
     while !stop.is_cancelled() {
         let wait = match ready(url, connect_timeout).await {
             Ok(None) => ABSENT,
             Ok(Some(mut session)) => {
                 complaint.settle("outbox: postgres answers");
-                backoff.settle();
+                away.settle();
+                let began = Instant::now();
                 if drainer.run(&mut session, &stop).await.is_ok() {
                     return;
                 }
-                Duration::from_millis(backoff.wait_ms(0))
+                // Where nothing can be marked, on a full disk, everything that is sent is sent in vain.
+                if drainer.take_has_marked() || began.elapsed() >= LASTED {
+                    useless.settle();
+                }
+                Duration::from_millis(useless.wait_ms((random() & 0xff) as u8))
             }
             Err(error) => {
                 complaint.raise(format!("outbox: {error}"), Instant::now());
-                Duration::from_millis(backoff.wait_ms(0))
+                Duration::from_millis(away.wait_ms(0))
             }
         };
         tokio::select! {
