@@ -24,6 +24,10 @@ mod days;
 #[cfg(test)]
 mod flow;
 #[cfg(test)]
+mod marks;
+#[cfg(test)]
+mod mock;
+#[cfg(test)]
 mod places;
 #[cfg(test)]
 mod scene;

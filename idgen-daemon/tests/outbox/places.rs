@@ -3,8 +3,10 @@
 use crate::kit::ports::free_ports;
 use crate::kit::process::{Process, ServerAccount};
 use crate::kit::sql::{self, value};
-use crate::kit::{DaemonOptions, PATIENCE, Scratch, Server, eventually_true};
-use crate::scene::Scene;
+use crate::kit::{
+    DaemonOptions, Flow, Mode, PATIENCE, Proxy, Scratch, Server, ServerOptions, eventually_true,
+};
+use crate::scene::{Scene, shared_kafka};
 use std::fs;
 use std::net::TcpStream;
 
@@ -68,6 +70,33 @@ fn a18_a_transaction_pooler_may_be_in_between() {
     );
     assert_eq!(kept, 0);
     drop(daemon);
+}
+
+/// AUDIT.md 17: the server is there and says nothing any more, which no connection tells by itself: it is noticed all the same,
+/// said, and everything begins anew on another connection.
+#[test]
+fn a17_a_connection_that_is_dead_without_a_word_is_given_up() {
+    let server = ServerOptions {
+        tcp: true,
+        ..ServerOptions::default()
+    };
+    let scene = Scene::on(shared_kafka(), server);
+    let proxy = Proxy::to(scene.server.addr());
+    let url = format!(
+        "[outbox]\nurl = \"host=127.0.0.1 port={} user=idgend dbname=postgres\"",
+        proxy.addr().port()
+    );
+    let daemon = scene.options().sections(&url).start();
+    scene.write(5, 500);
+    scene.wait_drained();
+    proxy.set(Mode::Lose(Flow::Both));
+    scene.write(5, 500);
+    // Both while the way is lost: a request that gets no answer, and connections that are not made.
+    daemon.wait_log(&["outbox: database postgres:", "no answer"]);
+    daemon.wait_log(&["outbox: connect to postgres:"]);
+    proxy.heal();
+    scene.wait_drained();
+    scene.check();
 }
 
 /// AUDIT.md 14: what was published is known on the promoted server, because the flag was replicated with the rows.

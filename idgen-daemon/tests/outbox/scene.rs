@@ -89,22 +89,46 @@ impl Scene {
     /// Everything of the table is in the topic, each as it is, and in order at first sight.
     pub fn check(&self) -> Vec<Message> {
         let messages = self.kafka.read(&self.topic);
-        let mut client = self.server.connect();
-        check_order(&messages);
-        let found: BTreeSet<i64> = of_segments(&messages)
-            .map(|message| number(message, "event_id"))
-            .collect();
-        let wanted: BTreeSet<i64> = sql::column(&mut client, "SELECT event_id FROM idgen.audit_event")
-            .into_iter()
-            .collect();
-        assert_eq!(
-            found.symmetric_difference(&wanted).collect::<Vec<_>>(),
-            Vec::<&i64>::new(),
-            "what is in the topic is not what is in the table"
-        );
+        check_same(&messages, &mut self.server.connect());
         messages
     }
 }
+
+/// The topic has what the table has, in order at first sight.
+pub fn check_same(messages: &[Message], client: &mut Client) {
+    check_order(messages);
+    let found = ids_of(messages);
+    let wanted: BTreeSet<i64> = sql::column(client, "SELECT event_id FROM idgen.audit_event")
+        .into_iter()
+        .collect();
+    assert_eq!(
+        found.symmetric_difference(&wanted).collect::<Vec<_>>(),
+        Vec::<&i64>::new(),
+        "what is in the topic is not what is in the table"
+    );
+}
+
+/// Events of segments.
+pub fn ids_of(messages: &[Message]) -> BTreeSet<i64> {
+    of_segments(messages)
+        .map(|message| number(message, "event_id"))
+        .collect()
+}
+
+/// Those that are marked in the table.
+pub fn marked(client: &mut Client) -> BTreeSet<i64> {
+    let marked = "SELECT event_id FROM idgen.audit_event WHERE published";
+    sql::column(client, marked).into_iter().collect()
+}
+
+/// Somebody who is no daemon takes the lease of a database for an hour, in the transaction that is open.
+pub const BY_FORCE: &str =
+    "UPDATE idgen.drain_lease SET epoch = epoch + 1, holder = gen_random_uuid(), holder_name = 'x',
+        expires = clock_timestamp() + interval '1 h' WHERE stream = 'segment'";
+
+/// ... and gives it back.
+pub const BACK: &str =
+    "UPDATE idgen.drain_lease SET holder = NULL, expires = 'epoch' WHERE stream = 'segment'";
 
 pub fn unpublished(client: &mut Client) -> i64 {
     value(

@@ -3,7 +3,7 @@
 use crate::kit::kafka::{Kafka, Message, PASSWORD, USER};
 use crate::kit::process::Signal;
 use crate::kit::sql::value;
-use crate::kit::{PATIENCE, Scratch, ServerOptions, eventually_true};
+use crate::kit::{Daemon, PATIENCE, Scratch, ServerOptions, eventually_true};
 use crate::scene::{LONG, Scene, metric, number, of_segments, write};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -143,14 +143,23 @@ fn a27_an_event_that_is_too_long_goes_as_a_stub_in_its_place() {
         2,
         "jsonb_build_object('long', repeat('x', 2000000))",
     );
+    // A message has more than its payload.
+    write(
+        &mut client,
+        2,
+        1,
+        "jsonb_build_object('long', repeat('x', 999900))",
+    );
     write(&mut client, 2, 10, "'{}'");
     let daemon = scene.daemon();
     scene.wait_drained();
     let messages = scene.check();
     let stubs = stub_of(&messages);
-    assert_eq!(stubs.len(), 2, "{stubs:?}");
+    assert_eq!(stubs.len(), 3, "{stubs:?}");
     let dead = "SELECT event_id, encode(sha256, 'hex'), octet_length(payload::text), reason FROM idgen.audit_event_dlq ORDER BY 1";
-    for (row, (event_id, body)) in client.query(dead, &[]).unwrap().iter().zip(&stubs) {
+    let dead = client.query(dead, &[]).unwrap();
+    assert_eq!(dead.len(), stubs.len(), "each is kept whole");
+    for (row, (event_id, body)) in dead.iter().zip(&stubs) {
         assert_eq!(row.get::<_, i64>(0), *event_id);
         assert_eq!(body["stub"]["sha256"], row.get::<_, String>(1));
         assert_eq!(body["stub"]["bytes"], row.get::<_, i32>(2));
@@ -197,6 +206,16 @@ fn a27_an_event_that_the_broker_refuses_goes_as_a_stub_in_its_place() {
     drop(daemon);
 }
 
+/// How many events the daemon had in flight whenever it has told of that.
+fn in_flight(daemon: &Daemon) -> Vec<u32> {
+    let log = daemon.log();
+    let told = log.lines().filter_map(|line| {
+        let (before, _) = line.split_once(" events are in flight")?;
+        before.rsplit(' ').next()?.parse().ok()
+    });
+    told.collect()
+}
+
 /// AUDIT.md 21 and 22: with the broker away no more than 5,000 events are in the daemon; the others wait in the table.
 #[test]
 fn a21_a22_what_waits_waits_in_the_table() {
@@ -213,6 +232,14 @@ fn a21_a22_what_waits_waits_in_the_table() {
     eventually_true(PATIENCE, "the backlog is seen", || {
         metric(&mut daemon, backlog).is_some_and(|rows| rows >= 30_000.0)
     });
+    eventually_true(PATIENCE, "as many as may be are in flight", || {
+        in_flight(&daemon).contains(&5_000)
+    });
+    let most = in_flight(&daemon).into_iter().max();
+    assert!(
+        most.is_some_and(|most| most <= 5_000),
+        "{most:?} are in the daemon"
+    );
     let mut client = scene.server.connect();
     let reads =
         "SELECT sum(idx_tup_fetch)::bigint FROM pg_stat_user_indexes WHERE indexrelname LIKE '%_queue'";

@@ -261,37 +261,41 @@ impl Kafka {
 
     /// Everything that is in a topic now, in the order of partitions and offsets.
     pub fn read(&self, topic: &str) -> Vec<Message> {
-        let mut config = self.client();
-        // Offsets are of nobody's group.
-        config.set("group.id", "kit").set("enable.auto.commit", "false");
-        let consumer: BaseConsumer = config.create().expect("a consumer");
-        let found = consumer.fetch_metadata(Some(topic), ASK).expect("the topic");
-        let partitions: Vec<i32> = found.topics()[0]
-            .partitions()
-            .iter()
-            .map(|found| found.id())
-            .collect();
-        let mut read = Vec::new();
-        for partition in partitions {
-            let (low, high) = consumer
-                .fetch_watermarks(topic, partition, ASK)
-                .expect("how much is in it");
-            let mut list = TopicPartitionList::new();
-            list.add_partition_offset(topic, partition, Offset::Offset(low))
-                .expect("an offset");
-            consumer.assign(&list).expect("assign");
-            let mut next = low;
-            while next < high {
-                let message = consumer
-                    .poll(PATIENCE)
-                    .expect("a message within the time")
-                    .expect("read");
-                next = message.offset() + 1;
-                read.push(owned(&message));
-            }
-        }
-        read
+        read(self.client(), topic)
     }
+}
+
+/// The same of whichever brokers a client is configured for.
+pub fn read(mut config: ClientConfig, topic: &str) -> Vec<Message> {
+    // Offsets are of nobody's group.
+    config.set("group.id", "kit").set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    let found = consumer.fetch_metadata(Some(topic), ASK).expect("the topic");
+    let partitions: Vec<i32> = found.topics()[0]
+        .partitions()
+        .iter()
+        .map(|found| found.id())
+        .collect();
+    let mut read = Vec::new();
+    for partition in partitions {
+        let (low, high) = consumer
+            .fetch_watermarks(topic, partition, ASK)
+            .expect("how much is in it");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, Offset::Offset(low))
+            .expect("an offset");
+        consumer.assign(&list).expect("assign");
+        let mut next = low;
+        while next < high {
+            let message = consumer
+                .poll(PATIENCE)
+                .expect("a message within the time")
+                .expect("read");
+            next = message.offset() + 1;
+            read.push(owned(&message));
+        }
+    }
+    read
 }
 
 fn owned(message: &rdkafka::message::BorrowedMessage<'_>) -> Message {
