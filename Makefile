@@ -68,7 +68,7 @@ pg-upgrade: ## pg_upgrade of a throwaway cluster from the server of OLD_PG_CONFI
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly Rust and cargo-fuzz (TARGETS="name …" for some)
 	@make/fuzz.sh $(TARGETS)
 
-soak: ## SUITE=segments SEED= ROUNDS=200: crashes at every moment of a refill; SUITE=outbox SEED= ROUNDS=200: events are sent while daemons, broker and Postgres are killed; or servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 (installed extension)
+soak: ## SUITE=segments SEED= ROUNDS=200: crashes at every moment of a refill; SUITE=outbox SEED= ROUNDS=200: events are sent and archived while daemons, broker and Postgres are killed, a standby is promoted and S3 fails; or servers mint for MINUTES (10) while SEED breaks things, every id and commit judged: SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 (installed extension)
 	@make/soak.sh
 
 clean: ## remove everything that was built

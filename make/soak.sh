@@ -3,8 +3,8 @@
 # usage: soak.sh   with SUITE=leases STORE=etcd|postgres ETCD=3.4|3.5 SEED=N MINUTES=N in the environment, or CHECK=DIR
 #                  to judge the record of an earlier run again; or with SUITE=outage SECONDS_AWAY=N: etcd is away for that long
 #                  under the TTLs of production; or with SUITE=segments SEED=N ROUNDS=N: segments are drawn from while everything
-#                  crashes at every moment of a refill; or with SUITE=outbox SEED=N ROUNDS=N: events are sent while daemons, the broker
-#                  and Postgres are killed
+#                  crashes at every moment of a refill; or with SUITE=outbox SEED=N ROUNDS=N: events are sent and archived while
+#                  daemons, the broker and Postgres are killed, a standby is promoted and S3 fails
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
@@ -50,6 +50,7 @@ if [ "$SUITE" = outbox ]; then
     [[ $rounds =~ ^[0-9]+$ ]] || die -2 "ROUNDS=$rounds is not a number"
     say "soak: SUITE=outbox SEED=$SEED ROUNDS=$rounds"
     "$ROOT/make/kafka.sh"
+    "$ROOT/make/s3.sh"
     cargo test --quiet --locked -p idgen-daemon --test outbox --no-run
     in_scratch "$base" env SOAK_SEED="$SEED" SOAK_ROUNDS="$rounds" \
         cargo test --quiet --locked -p idgen-daemon --test outbox -- --nocapture --exact soak::events_come_through_whatever_is_killed

@@ -10,6 +10,7 @@ use crate::config::{KafkaConfig, StoreConfig};
 use crate::error::{Error, Result};
 use crate::lease::{HolderName, Sole, host_clock};
 use idgen_core::archive::{Cut, Cutter, Gap};
+use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message as _};
@@ -59,7 +60,7 @@ impl From<Trouble> for Error {
 }
 
 /// The settings that the archiver's promises rest on, on top of how Kafka is reached.
-fn consumer(kafka: &KafkaConfig) -> Result<StreamConsumer> {
+fn settings(kafka: &KafkaConfig) -> Result<ClientConfig> {
     let mut config = kafka.client()?;
     config
         .set("group.id", format!("idgen-archive-{}", kafka.topic))
@@ -69,10 +70,15 @@ fn consumer(kafka: &KafkaConfig) -> Result<StreamConsumer> {
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_committed")
         .set("check.crcs", "true")
+        // What is read ahead while a commit is under way. By itself the library takes ten times this.
         .set("queued.min.messages", "1000")
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.max.bytes", "8388608");
-    config
+    Ok(config)
+}
+
+fn consumer(kafka: &KafkaConfig) -> Result<StreamConsumer> {
+    settings(kafka)?
         .create()
         .map_err(|error| Error::retry(format!("make a consumer: {error}")))
 }
@@ -359,5 +365,37 @@ impl<'a, O: Objects> Reader<'a, O> {
             Ok(committed) => committed,
             Err(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// rust-rdkafka#650, librdkafka#2076, risingwave#10888: what was read ahead took memory without bound.
+    #[tokio::test]
+    async fn a52_what_is_read_ahead_has_bounds_that_no_property_takes_away() {
+        let config = |more: &str| {
+            let text = "[postgres]\nurl = \"postgres://u@h/d\"\n[kafka]\nbrokers = [\"a:9092\"]\n";
+            Config::parse("f", &format!("{text}{more}"), [])
+        };
+        let kafka = config("").unwrap().kafka.unwrap();
+        let settings = settings(&kafka).unwrap();
+        for (name, most) in [
+            ("queued.min.messages", 1_000),
+            ("queued.max.messages.kbytes", 16 << 10),
+            ("fetch.max.bytes", 8 << 20),
+        ] {
+            let set: u32 = settings.get(name).unwrap().parse().unwrap();
+            assert!(set <= most, "{name} = {set}");
+            let more = format!("properties = {{ \"{name}\" = 2000000 }}");
+            let refused = config(&more).unwrap_err().to_string();
+            assert!(refused.contains(name), "{refused}");
+        }
+        assert_eq!(settings.get("auto.offset.reset"), Some("error"));
+        assert_eq!(settings.get("enable.auto.commit"), Some("false"));
+        // The library takes them together.
+        assert!(consumer(&kafka).is_ok());
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use idgen_daemon::archive::commit::Commit;
-use idgen_daemon::event::{Event, SCHEMA};
+use idgen_daemon::archive::commit::{Commit, sha256};
+use idgen_daemon::event::{Event, SCHEMA, hex};
 use postgres::Client;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -14,11 +14,13 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::kit::daemon::{Answer, Daemon, DaemonOptions, IDGENCTL, answer};
-use crate::kit::kafka::Kafka;
-use crate::kit::s3::ArchivedRow;
+use crate::kit::kafka::Message;
+use crate::kit::s3::{ArchivedRow, S3};
 use crate::kit::{PATIENCE, Server, eventually_true};
 
 pub const TOPIC: &str = "idgen.audit";
+/// Of a topic of events.
+pub const LOG_APPEND: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
 
 /// A daemon that archives into a folder, every second.
 pub fn in_folder(server: &Server, folder: &Path) -> DaemonOptions {
@@ -36,8 +38,11 @@ pub fn in_folder(server: &Server, folder: &Path) -> DaemonOptions {
     options
 }
 
-/// The same, from a topic.
+/// The same, from a topic, to which the daemon has nothing to add.
 pub fn from_topic(mut options: DaemonOptions, broker: &str, topic: &str) -> DaemonOptions {
+    options
+        .env
+        .push(("IDGEND_EVENTS__ENABLED".into(), "false".into()));
     options.env.push(("IDGEND_KAFKA__BROKERS".into(), broker.into()));
     options.env.push(("IDGEND_KAFKA__TOPIC".into(), topic.into()));
     options
@@ -127,28 +132,60 @@ pub fn segment_events(rows: &[ArchivedRow]) -> BTreeMap<(String, i64), usize> {
     events
 }
 
-/// Every offset of every partition of a topic is in the ranges of exactly one commit, and the rows are those of the topic.
-pub fn assert_same_as_topic(rows: &[ArchivedRow], kafka: &Kafka, topic: &str) {
-    let sent: Vec<_> = kafka
-        .read(topic)
-        .into_iter()
-        .map(|message| {
-            let event = Event::parse(message.value.as_bytes()).expect("an event");
-            (
-                message.partition,
-                message.offset,
-                event.source.to_string(),
-                event.event_id,
-            )
-        })
-        .collect();
-    let mut archived: Vec<_> = rows
+/// Waits until the archive has everything of a topic that was read, and what comes later aside: each offset is in the ranges of
+/// exactly one commit, and the rows, which come back in the order of offsets, are the messages.
+pub fn wait_same_as_topic(
+    s3: &S3,
+    (topic, messages): (&str, &[Message]),
+    patience: Duration,
+) -> (Vec<Commit>, Vec<ArchivedRow>) {
+    let ends: BTreeMap<i32, i64> = messages
         .iter()
-        .map(|row| (row.partition, row.offset, row.source.clone(), row.event_id))
+        .map(|message| (message.partition, message.offset + 1))
         .collect();
-    archived.sort();
-    assert_eq!(archived.len(), sent.len(), "rows of the archive and of the topic");
-    assert!(archived == sent, "the archive has other rows than the topic");
+    eventually_true(patience, "everything is archived", || {
+        let keys = s3.keys(&format!("audit/v1/_commits/{topic}/"));
+        let last = keys.last().and_then(|key| s3.get(key));
+        let last = last.map(|text| Commit::parse(text.as_bytes()).expect("a commit"));
+        let ranges = last.into_iter().flat_map(|last| last.ranges);
+        let archived: BTreeMap<i32, i64> = ranges.map(|range| (range.p, range.end)).collect();
+        ends.iter()
+            .all(|(partition, end)| archived.get(partition).is_some_and(|there| there >= end))
+    });
+    let commits = commits_of(s3, topic);
+    assert_chain(&commits);
+    let mut rows = s3.rows();
+    rows.retain(|row| ends.get(&row.partition).is_some_and(|end| row.offset < *end));
+    rows.sort_by_key(|row| (row.partition, row.offset));
+    let sent = messages.iter().map(|message| {
+        let event = Event::parse(message.value.as_bytes()).expect("an event");
+        let source = event.source.to_string();
+        (message.partition, message.offset, source, event.event_id)
+    });
+    let archived = rows
+        .iter()
+        .map(|row| (row.partition, row.offset, row.source.clone(), row.event_id));
+    assert_eq!(
+        rows.len(),
+        messages.len(),
+        "rows of the archive and messages of the topic"
+    );
+    assert!(archived.eq(sent), "the archive has other rows than the topic");
+    (commits, rows)
+}
+
+/// The commits of a chain, each of which has the SHA-256 of the one before it.
+pub fn commits_of(s3: &S3, chain: &str) -> Vec<Commit> {
+    let mut before = "0".repeat(64);
+    let keys = s3.keys(&format!("audit/v1/_commits/{chain}/"));
+    let commit = |key: &String| {
+        let text = s3.get(key).expect("a commit");
+        let commit = Commit::parse(text.as_bytes()).expect("a commit");
+        assert_eq!(commit.prev_sha256, before, "{key}");
+        before = hex(&sha256(text.as_bytes()));
+        commit
+    };
+    keys.iter().map(commit).collect()
 }
 
 /// The commits follow from each other; returns where each partition goes on.

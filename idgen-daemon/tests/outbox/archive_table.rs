@@ -8,7 +8,7 @@ use postgres::Client;
 
 use super::archive_scene::{idgenctl_of, in_folder, segment_events, table_events, wait_all_published};
 use crate::kit::daemon::{Daemon, DaemonOptions};
-use crate::kit::s3::rows_in;
+use crate::kit::s3::{Meets, S3, rows_in};
 use crate::kit::{PATIENCE, Scratch, Server, SmallDisk, eventually, eventually_true};
 
 struct Scene {
@@ -94,7 +94,7 @@ fn events_of_the_table_are_archived_once_whatever_kills_the_daemon_and_pyarrow_r
     let folder = scene.folder();
     let options = in_folder(&scene.server, &folder);
     let mut daemon = options.start();
-    for round in 0..4 {
+    for round in 0..3 {
         scene.draw(&format!("round {round}"), 10);
         // At any moment of a commit: the first is killed early, the last ones while they mark.
         let commits = files_of(&folder, "_commits/table-").len();
@@ -249,6 +249,43 @@ fn a46_a_full_disk_and_a_folder_that_is_gone_are_named_and_nothing_is_lost() {
     wait_all_published(&mut scene.client);
     let first: BTreeMap<_, _> = segment_events(&rows_in(&folder));
     assert!(first.keys().any(|_| true) && first.values().all(|times| *times == 1));
+}
+
+/// Keys, rights and clocks: each is named, with what to do, and over when its cause is.
+#[test]
+fn what_s3_refuses_is_named_with_what_to_do_and_nothing_is_lost() {
+    let s3 = std::thread::spawn(S3::start);
+    let mut scene = Scene::new();
+    let s3 = s3.join().expect("start the S3 server");
+    let mut options = DaemonOptions::new(&scene.server);
+    options.env = s3.env();
+    let mut daemon = options.start();
+    for (n, (reason, code, status, words)) in [
+        ("key_denied", "KMS.DisabledException", 400, "kms:GenerateDataKey"),
+        ("denied", "AccessDenied", 403, "idgend needs GetObject"),
+        ("clock", "RequestTimeTooSkewed", 403, "set this machine's clock"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        s3.always("PUT", ".parquet", Meets::Answer(status, code));
+        scene.draw(&format!("refused {n}"), 2);
+        daemon.wait_log(&["archive:", code, words]);
+        let archived = segment_events(&s3.rows());
+        let waits: Vec<_> = table_events(&mut scene.client)
+            .into_iter()
+            .filter(|event| !archived.contains_key(event))
+            .collect();
+        assert!(!waits.is_empty(), "{code}");
+        s3.heal();
+        wait_all_published(&mut scene.client);
+        let metrics = daemon.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+        let line = format!("idgen_archive_failures_total{{reason=\"{reason}\"}}");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+    let archived = segment_events(&s3.rows());
+    assert!(archived.values().all(|times| *times == 1));
+    assert!(table_events(&mut scene.client).iter().eq(archived.keys()));
 }
 
 /// The check compares with the table, and what is missing comes from there.

@@ -392,3 +392,32 @@ pub(super) fn base64(bytes: &[u8]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// aws-sdk-rust#1146, #1202, smithy-rs#4439, quickwit#5294: a line without a byte for some seconds was taken for dead. Of a
+    /// request that hangs the timeouts take care, and they leave time for 64 MiB.
+    #[tokio::test]
+    async fn a44_a_slow_line_is_no_dead_one_and_a_request_that_hangs_ends() {
+        let config = S3Config {
+            bucket: "b".into(),
+            prefix: String::new(),
+            region: Some("us-east-1".into()),
+            endpoint: None,
+            force_path_style: false,
+            kms_key_id: None,
+        };
+        let s3 = S3::open(&config).await;
+        let config = s3.client.config();
+        let stalled = config.stalled_stream_protection().unwrap();
+        assert!(!stalled.is_enabled() && !stalled.upload_enabled() && !stalled.download_enabled());
+        let timeouts = config.timeout_config().unwrap();
+        assert!(timeouts.connect_timeout().unwrap() <= Duration::from_secs(5));
+        let attempt = timeouts.operation_attempt_timeout().unwrap();
+        assert!((Duration::from_secs(10)..=Duration::from_secs(30)).contains(&attempt));
+        let all = timeouts.operation_timeout().unwrap();
+        assert!(attempt < all && all <= Duration::from_secs(120));
+    }
+}

@@ -1,5 +1,6 @@
 //! `idgenctl archive`.
 
+use crate::bar::Bar;
 use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for};
 use clap::Subcommand;
 use idgen_core::archive::Day;
@@ -7,8 +8,7 @@ use idgen_daemon::archive::backfill::Backfill;
 use idgen_daemon::archive::verify::Progress;
 use idgen_daemon::error::Result;
 use idgen_daemon::operator::archive::{Archive, CatWish, Listing, report_text};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{Write, stdout};
 
 #[derive(Subcommand)]
 pub enum ArchiveCommand {
@@ -71,44 +71,27 @@ pub enum ArchiveCommand {
     },
 }
 
-/// Bars on the terminal, where there is one.
+/// A check goes through commits, and through their files.
 struct Bars {
-    commits: ProgressBar,
-    files: ProgressBar,
+    commits: Bar,
+    files: Bar,
 }
 
 impl Bars {
     fn new() -> Self {
-        let bar = |template: &str| {
-            let target = if stderr().is_terminal() {
-                ProgressDrawTarget::stderr()
-            } else {
-                ProgressDrawTarget::hidden()
-            };
-            let style =
-                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::with_draw_target(Some(0), target).with_style(style)
-        };
         Self {
-            commits: bar("commits {wide_bar} {pos}/{len} {eta}"),
-            files: bar("files   {wide_bar} {pos}/{len} {eta}"),
+            commits: Bar::of("commits", 0),
+            files: Bar::of("files  ", 0),
         }
     }
 
     fn show(&self, progress: Progress) {
         match progress {
-            Progress::Commits(more) => self.commits.inc_length(more),
-            Progress::Commit => self.commits.inc(1),
-            Progress::Files(more) => self.files.inc_length(more),
-            Progress::File(_) => self.files.inc(1),
+            Progress::Commits(more) => self.commits.more(more),
+            Progress::Commit => self.commits.step(),
+            Progress::Files(more) => self.files.more(more),
+            Progress::File(_) => self.files.step(),
         }
-    }
-}
-
-impl Drop for Bars {
-    fn drop(&mut self) {
-        self.commits.finish_and_clear();
-        self.files.finish_and_clear();
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod approvals;
 mod archive;
+mod bar;
 mod clock;
 mod completions;
 mod doctor;

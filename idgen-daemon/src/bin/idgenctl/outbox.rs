@@ -1,11 +1,11 @@
 //! `idgenctl outbox`.
 
+use crate::bar::Bar;
 use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for};
 use clap::{Args, Subcommand};
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::consent::Change;
 use idgen_daemon::operator::outbox::{Again, DeadLetter, OutboxOf, OutboxStatus, Replay, status};
-use std::io::{IsTerminal, Write, stderr};
 use std::time::UNIX_EPOCH;
 
 #[derive(Subcommand)]
@@ -110,9 +110,8 @@ impl OutboxCommand {
                     if !consent.may(&sentence)? {
                         return Ok(Change::tried(Again { events: count }, sentence));
                     }
-                    let mut bar = Bar::of(count);
-                    let again = outbox.replay(&replay, |done| bar.show(done)).await?;
-                    bar.end();
+                    let bar = Bar::of("events", count);
+                    let again = outbox.replay(&replay, |done| bar.done(done)).await?;
                     Ok::<_, Error>(Change::made(again))
                 })??;
                 of.cell.output.show_change(&change, of_again)?;
@@ -164,35 +163,4 @@ async fn retry(
 
 fn of_again(again: &Again) -> String {
     format!("{} events are sent once more", again.events)
-}
-
-/// How far something has come, on the last line of a terminal. Nowhere else: what is written to a file has an end by itself.
-struct Bar {
-    of: u64,
-    is_shown: bool,
-}
-
-impl Bar {
-    fn of(of: u64) -> Self {
-        Self {
-            of,
-            is_shown: stderr().is_terminal(),
-        }
-    }
-
-    fn show(&mut self, done: u64) {
-        const WIDTH: u64 = 40;
-        if self.is_shown {
-            let full = (done * WIDTH / self.of.max(1)).min(WIDTH) as usize;
-            let (hash, dot) = ("#".repeat(full), ".".repeat(WIDTH as usize - full));
-            // A terminal that is gone is no error of this.
-            let _ = write!(stderr(), "\r[{hash}{dot}] {done}/{}", self.of);
-        }
-    }
-
-    fn end(&mut self) {
-        if self.is_shown {
-            let _ = writeln!(stderr());
-        }
-    }
 }

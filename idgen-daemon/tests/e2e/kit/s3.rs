@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub enum Meets {
     Answer(u16, &'static str),
     /// It is passed on, and the answer is lost: the connection ends.
     LostAnswer,
-    /// Its body is passed on slowly: so many bytes, then a pause of a tenth of a second.
+    /// It is under way for a tenth of a second for each so many bytes of it.
     Slow(usize),
 }
 
@@ -70,6 +71,10 @@ struct Shared {
     to: SocketAddr,
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
+    /// Held by a conditional create: this server looks first and writes then, and S3 does both at once.
+    creating: Mutex<()>,
+    /// ETags so far.
+    etags: AtomicU64,
 }
 
 fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -99,6 +104,8 @@ impl S3 {
             to: addr,
             rules: Mutex::default(),
             seen: Mutex::default(),
+            creating: Mutex::default(),
+            etags: AtomicU64::default(),
         });
         let accepting = Arc::clone(&proxy);
         thread::spawn(move || {
@@ -123,6 +130,12 @@ impl S3 {
 
     pub fn make_bucket(&self) {
         let (status, body) = self.request("PUT", &format!("/{BUCKET}"));
+        assert_eq!(status, 200, "{body}");
+    }
+
+    /// An upload in parts that nobody ends.
+    pub fn begin_upload(&self, key: &str) {
+        let (status, body) = self.request("POST", &format!("/{BUCKET}/{key}?uploads"));
         assert_eq!(status, 200, "{body}");
     }
 
@@ -158,18 +171,25 @@ impl S3 {
 
     /// Names with this prefix.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let (status, body) = self.request(
-            "GET",
-            &format!("/{BUCKET}?list-type=2&max-keys=10000&prefix={prefix}"),
-        );
-        assert_eq!(status, 200, "{body}");
-        let mut keys: Vec<String> = body
-            .split("<Key>")
-            .skip(1)
-            .filter_map(|rest| Some(rest.split_once("</Key>")?.0.to_owned()))
-            .collect();
-        keys.sort();
-        keys
+        let mut keys: Vec<String> = Vec::new();
+        loop {
+            let after = keys.last().map_or("", String::as_str);
+            let (status, body) = self.request(
+                "GET",
+                &format!(
+                    "/{BUCKET}?list-type=2&prefix={}&start-after={}",
+                    escaped(prefix),
+                    escaped(after)
+                ),
+            );
+            assert_eq!(status, 200, "{body}");
+            let before = keys.len();
+            let found = body.split("<Key>").skip(1);
+            keys.extend(found.filter_map(|rest| Some(rest.split_once("</Key>")?.0.to_owned())));
+            if keys.len() == before {
+                return keys;
+            }
+        }
     }
 
     /// An object that is text.
@@ -231,6 +251,11 @@ impl S3 {
         lock(&self.proxy.seen).clone()
     }
 
+    /// ETags that the proxy has made up: no object has had the one that it was answered with.
+    pub fn false_etags(&self) -> u64 {
+        self.proxy.etags.load(Ordering::Relaxed)
+    }
+
     /// Rows of all committed files, as pyarrow reads them.
     pub fn rows(&self) -> Vec<ArchivedRow> {
         let source = format!(
@@ -262,17 +287,20 @@ pub struct ArchivedRow {
     pub kind: String,
 }
 
-/// What the commits name, and nothing else; it fails where a file has another number of rows than its commit says.
+/// What the commits name, and nothing else; it fails where a file has another number of rows than its commit says, or one of an
+/// offset that its commit does not cover.
 const READ: &str = r#"
 import json, pyarrow.parquet as pq
 for one in sorted(f.get_file_info(fs.FileSelector(root + 'audit/v1/_commits', recursive=True, allow_not_found=True)), key=lambda i: i.path):
     if one.type != fs.FileType.File: continue
     commit = json.loads(f.open_input_stream(one.path).read())
+    covered = {r['p']: range(r['start'], r['end']) for r in commit['ranges']}
     for file in commit['files']:
         if 'service=_foreign' in file['key']: continue
         table = pq.ParquetFile(f.open_input_file(root + file['key'])).read()
         assert table.num_rows == file['rows'], file
         for r in table.to_pylist():
+            assert commit['source'] != 'kafka' or r['kafka_offset'] in covered[r['kafka_partition']], (one.path, r)
             print('\t'.join(str(r[c]) for c in ('source','event_id','tag','tag_seq','kafka_partition','kafka_offset','kind')))
 "#;
 
@@ -320,6 +348,7 @@ fn serve(shared: &Shared, client: TcpStream) -> std::io::Result<()> {
         let mut body = vec![0; seen.bytes];
         reader.read_exact(&mut body)?;
         let meets = take(shared, &seen);
+        let conditional = seen.header("if-none-match").is_some();
         lock(&shared.seen).push(seen);
         if let Some(Meets::Answer(status, code)) = meets {
             let body = format!("<Error><Code>{code}</Code><Message>scripted</Message></Error>");
@@ -330,21 +359,11 @@ fn serve(shared: &Shared, client: TcpStream) -> std::io::Result<()> {
             )?;
             continue;
         }
-        let mut server = TcpStream::connect_timeout(&shared.to, PATIENCE)?;
-        server.write_all(&head)?;
-        let step = match meets {
-            Some(Meets::Slow(step)) => step,
-            _ => body.len().max(1),
-        };
-        for (at, part) in body.chunks(step).enumerate() {
-            if at > 0 {
-                thread::sleep(Duration::from_millis(100));
-            }
-            server.write_all(part)?;
+        if let Some(Meets::Slow(step)) = meets {
+            let pauses = u32::try_from(body.len() / step).unwrap_or(u32::MAX);
+            thread::sleep(Duration::from_millis(100) * pauses);
         }
-        // The server ends the connection after its answer, because it was told so.
-        let mut answer = Vec::new();
-        server.read_to_end(&mut answer)?;
+        let answer = pass_on(shared, conditional, &[head, body].concat())?;
         if matches!(meets, Some(Meets::LostAnswer)) {
             return client.shutdown(Shutdown::Both);
         }
@@ -352,6 +371,31 @@ fn serve(shared: &Shared, client: TcpStream) -> std::io::Result<()> {
         return client.shutdown(Shutdown::Both);
     }
     Ok(())
+}
+
+/// The answer to a request, with another ETag than the server has given.
+fn pass_on(shared: &Shared, conditional: bool, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let _creating = conditional.then(|| lock(&shared.creating));
+    let mut server = TcpStream::connect_timeout(&shared.to, PATIENCE)?;
+    server.write_all(request)?;
+    // The server ends the connection after its answer, because it was told so.
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer)?;
+    const ETAG: &[u8] = b"\r\netag: \"";
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let head = &mut answer[..head.unwrap_or(0)];
+    let found = head
+        .windows(ETAG.len())
+        .position(|part| part.eq_ignore_ascii_case(ETAG));
+    if let Some(at) = found {
+        let number = shared.etags.fetch_add(1, Ordering::Relaxed);
+        let other = format!("{:032x}", u128::from(number) << 64 | 0xe7a6);
+        let from = at + ETAG.len();
+        let there = &mut head[from..];
+        let length = other.len().min(there.len());
+        there[..length].copy_from_slice(&other.as_bytes()[..length]);
+    }
+    Ok(answer)
 }
 
 fn take(shared: &Shared, seen: &Seen) -> Option<Meets> {
