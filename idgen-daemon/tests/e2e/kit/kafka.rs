@@ -63,9 +63,16 @@ impl Kafka {
 
     /// The same with more lines of its configuration.
     pub fn with(lines: &[&str]) -> Kafka {
+        let mut kafka = Kafka::prepared(lines);
+        kafka.run();
+        kafka
+    }
+
+    /// The same that was never run yet: nobody is at its address.
+    pub fn prepared(lines: &[&str]) -> Kafka {
         let [port, sasl_port, controller] = free_ports();
         let scratch = Scratch::new("kafka");
-        let mut kafka = Kafka {
+        let kafka = Kafka {
             process: None,
             port,
             sasl_port,
@@ -74,7 +81,6 @@ impl Kafka {
         let config = kafka.config(controller) + &lines.join("\n") + "\n";
         fs::write(kafka.scratch.join("server.properties"), config).expect("write the configuration");
         kafka.format();
-        kafka.run();
         kafka
     }
 
@@ -278,9 +284,10 @@ pub fn read(mut config: ClientConfig, topic: &str) -> Vec<Message> {
         .collect();
     let mut read = Vec::new();
     for partition in partitions {
-        let (low, high) = consumer
-            .fetch_watermarks(topic, partition, ASK)
-            .expect("how much is in it");
+        // Behind a restart its partitions come one after another.
+        let (low, high) = eventually(PATIENCE, "it is known how much is in it", || {
+            consumer.fetch_watermarks(topic, partition, ASK).ok()
+        });
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, partition, Offset::Offset(low))
             .expect("an offset");
