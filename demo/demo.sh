@@ -49,7 +49,8 @@ build() {
     say "building the extension for PostgreSQL $PG_MAJOR and the daemon (minutes the first time, seconds later)"
     require_cargo
     require_install_rights
-    cargo build --locked -p idgen-daemon --bins
+    # What is shown here needs no Kafka and no archive: their libraries alone take minutes to build.
+    cargo build --locked -p idgen-daemon --no-default-features --bins
     note "installing the extension into this machine's PostgreSQL $PG_MAJOR: the server loads it from nowhere else"
     "$ROOT/make/install.sh" extension
 }

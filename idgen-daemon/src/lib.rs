@@ -18,6 +18,7 @@
 #[cfg(test)]
 extern crate self as idgen_daemon;
 
+#[cfg(feature = "outbox")]
 pub mod archive;
 pub mod authority;
 pub mod command_line;
@@ -30,6 +31,7 @@ pub mod lease;
 pub mod log;
 pub mod metrics;
 pub mod operator;
+#[cfg(feature = "outbox")]
 pub mod outbox;
 mod plain_table;
 pub mod postgres;

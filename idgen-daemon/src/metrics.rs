@@ -1,9 +1,12 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
+#[cfg(feature = "outbox")]
 mod outbox;
 
+#[cfg(feature = "outbox")]
 pub use self::outbox::{DrainMetrics, OutboxMetrics};
 
+#[cfg(feature = "outbox")]
 use crate::archive::ArchiveMetrics;
 use crate::authority::{DatabaseReport, Standing};
 use crate::error::{Error, Result};
@@ -39,7 +42,9 @@ pub struct Metrics {
     pool: PoolMetrics,
     authority: AuthorityGauges,
     events: EventMetrics,
+    #[cfg(feature = "outbox")]
     archive: ArchiveMetrics,
+    #[cfg(feature = "outbox")]
     outbox: OutboxMetrics,
 }
 
@@ -225,7 +230,9 @@ impl Metrics {
             pool: PoolMetrics::new(&registry)?,
             authority: AuthorityGauges::new(&registry)?,
             events: EventMetrics::new(&registry)?,
+            #[cfg(feature = "outbox")]
             archive: ArchiveMetrics::new(&registry)?,
+            #[cfg(feature = "outbox")]
             outbox: OutboxMetrics::new(&registry)?,
             registry,
         })
@@ -244,12 +251,14 @@ impl Metrics {
     }
 
     /// What the archiver counts.
+    #[cfg(feature = "outbox")]
     #[must_use]
     pub fn of_archive(&self) -> ArchiveMetrics {
         self.archive.clone()
     }
 
     /// What the outbox counts.
+    #[cfg(feature = "outbox")]
     #[must_use]
     pub fn of_outbox(&self) -> OutboxMetrics {
         self.outbox.clone()

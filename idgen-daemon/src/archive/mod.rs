@@ -33,29 +33,3 @@ pub use self::metrics::ArchiveMetrics;
 pub use self::pack::{Packed, pack};
 pub use self::run::{Archiver, archive};
 pub(crate) use self::tables::{has_extension, open as open_database};
-
-use self::objects::Place;
-use idgen_core::archive::CutRule;
-use std::time::{Duration, SystemTime};
-
-/// Whether events are archived, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArchiveConfig {
-    /// Where.
-    pub place: Place,
-    /// When a commit is made.
-    pub cut: CutRule,
-    /// Files with a release by force cannot be deleted for so long.
-    pub object_lock_days: Option<u32>,
-    /// Every day is checked after it has ended.
-    pub verify: bool,
-}
-
-impl ArchiveConfig {
-    /// Until when a file that is written now is locked.
-    #[must_use]
-    pub fn lock_until(&self) -> Option<SystemTime> {
-        let days = self.object_lock_days?;
-        Some(SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400))
-    }
-}

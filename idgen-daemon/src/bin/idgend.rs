@@ -4,6 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
+#[cfg(feature = "outbox")]
 use idgen_daemon::archive::archive;
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
@@ -18,6 +19,7 @@ use idgen_daemon::lease::{
 };
 use idgen_daemon::log;
 use idgen_daemon::metrics::{ClassMetrics, Metrics};
+#[cfg(feature = "outbox")]
 use idgen_daemon::outbox::{Holder, Outbox, OutboxSetup};
 use idgen_daemon::secret;
 use idgen_daemon::supervisor::Supervisor;
@@ -106,8 +108,23 @@ fn main() -> ExitCode {
 
 fn load(file: &ConfigFile) -> Result<Config> {
     let config = Config::load(&file.config)?;
+    check_build(&config, cfg!(feature = "outbox"))?;
     config.check_files()?;
     Ok(config)
+}
+
+/// A build without the outbox does not go on as if nobody had asked for it: events would wait in the tables for ever.
+fn check_build(config: &Config, has_outbox: bool) -> Result<()> {
+    let asked = [
+        ("kafka", config.kafka.is_some()),
+        ("archive", config.archive.is_some()),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((section, _)) if !has_outbox => Err(Error::usage(format!(
+            "[{section}]: this idgend was built without the outbox (hint: build it with the feature outbox, as releases are)"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Errors before the log is set up are returned; later ones go there.
@@ -188,7 +205,7 @@ async fn supervise(config: Config) -> Result<()> {
     });
     let board = spawn_authority(&mut supervisor, &config, &holder, &reports, &metrics, &stop);
     spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
-    spawn_archive(&mut supervisor, &config, &holder, &metrics, &stop);
+    #[cfg(feature = "outbox")]
     spawn_outbox(&mut supervisor, &config, &holder, &metrics, &stop);
     spawn_certificates(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
@@ -203,21 +220,6 @@ async fn supervise(config: Config) -> Result<()> {
     }
     supervisor.spawn_essential("signals", signals.forward(stop));
     supervisor.run().await
-}
-
-/// Starts what archives events, where that is configured.
-fn spawn_archive(
-    supervisor: &mut Supervisor,
-    config: &Config,
-    holder: &HolderName,
-    metrics: &Metrics,
-    stop: &CancellationToken,
-) {
-    if let Some(wanted) = config.archive.clone() {
-        let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_archive());
-        let archiving = archive(config, wanted, holder, metrics, stop.clone());
-        supervisor.spawn_essential("archive", archiving);
-    }
 }
 
 /// Starts what looks when our certificates end, where there are any.
@@ -405,7 +407,8 @@ fn spawn_events(
     }
 }
 
-/// Starts what hands events on, and looks after their tables.
+/// Starts what hands events on: to Kafka and into files, where that is configured. It looks after their tables in any case.
+#[cfg(feature = "outbox")]
 fn spawn_outbox(
     supervisor: &mut Supervisor,
     config: &Config,
@@ -413,6 +416,11 @@ fn spawn_outbox(
     metrics: &Metrics,
     stop: &CancellationToken,
 ) {
+    if let Some(wanted) = config.archive.clone() {
+        let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_archive());
+        let archiving = archive(config, wanted, holder, metrics, stop.clone());
+        supervisor.spawn_essential("archive", archiving);
+    }
     let outbox = Outbox::new(OutboxSetup {
         postgres: config.postgres.clone(),
         trail: config.events.enabled.then(|| config.events.url.as_ref().clone()),
@@ -452,5 +460,32 @@ impl Signals {
         tracing::info!("{name}: stopping");
         stop.cancel();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_the_outbox_refuses_what_needs_it() {
+        let config = |text: &str| {
+            let text = format!("[postgres]\nurl = \"postgres://u@h/d\"\n{text}");
+            Config::parse("f", &text, []).expect("a configuration")
+        };
+        for (section, text) in [
+            ("[kafka]", "[kafka]\nbrokers = [\"h:1\"]"),
+            ("[archive]", "[archive]\nkind = \"folder\"\npath = \"/a\""),
+        ] {
+            assert!(check_build(&config(text), true).is_ok());
+            let refused = check_build(&config(text), false)
+                .expect_err("refused")
+                .to_string();
+            assert!(
+                refused.starts_with(section) && refused.contains("hint"),
+                "{refused}"
+            );
+        }
+        assert!(check_build(&config(""), false).is_ok());
     }
 }

@@ -1,16 +1,73 @@
 //! `[archive]`: whether events are archived, and where.
 
 use super::Checked;
-use crate::archive::ArchiveConfig;
-use crate::archive::objects::{Place, S3Config};
 use idgen_core::archive::CutRule;
 use serde::Deserialize;
+use std::fmt;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 const CUT_SECONDS_MAX: u64 = 3_600;
 const BUFFER_MIB_MAX: u64 = 1_024;
 /// As S3 has it: a hundred years.
 const LOCK_DAYS_MAX: u64 = 36_500;
+
+/// Whether events are archived, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveConfig {
+    /// Where.
+    pub place: ArchivePlace,
+    /// When a commit is made.
+    pub cut: CutRule,
+    /// Files with a release by force cannot be deleted for so long.
+    pub object_lock_days: Option<u32>,
+    /// Every day is checked after it has ended.
+    pub verify: bool,
+}
+
+impl ArchiveConfig {
+    /// Until when a file that is written now is locked.
+    #[must_use]
+    pub fn lock_until(&self) -> Option<SystemTime> {
+        let days = self.object_lock_days?;
+        Some(SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400))
+    }
+}
+
+/// Where the archive lies, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArchivePlace {
+    /// A local folder.
+    Folder(PathBuf),
+    /// A bucket.
+    S3(S3Config),
+}
+
+impl fmt::Display for ArchivePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(path) => write!(f, "{}", path.display()),
+            Self::S3(config) => write!(f, "s3://{}/{}", config.bucket, config.prefix),
+        }
+    }
+}
+
+/// Which bucket, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3Config {
+    /// The bucket.
+    pub bucket: String,
+    /// What all names begin with, without a slash at its end; empty: nothing.
+    pub prefix: String,
+    /// Its region.
+    pub region: Option<String>,
+    /// Another service than AWS.
+    pub endpoint: Option<String>,
+    /// The bucket is in the path and not in the host's name.
+    pub force_path_style: bool,
+    /// Encrypts with this key of KMS; `None`: as the bucket does by itself.
+    pub kms_key_id: Option<String>,
+}
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -57,11 +114,11 @@ impl RawArchive {
                 };
             }
             (Some("folder"), Some(key)) => return Err(format!("archive.{key} is for kind = \"s3\" only")),
-            (Some("folder"), None) => Place::Folder(self.folder()?),
+            (Some("folder"), None) => ArchivePlace::Folder(self.folder()?),
             (Some("s3"), _) if self.path.is_some() => {
                 return Err("archive.path is for kind = \"folder\" only; s3 takes archive.bucket".into());
             }
-            (Some("s3"), _) => Place::S3(self.s3()?),
+            (Some("s3"), _) => ArchivePlace::S3(self.s3()?),
             (Some(other), _) => {
                 return Err(format!(
                     "archive.kind = \"{other}\" is neither \"folder\" nor \"s3\""
@@ -166,7 +223,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             (folder.place, folder.cut),
-            (Place::Folder("/a".into()), CutRule::default())
+            (ArchivePlace::Folder("/a".into()), CutRule::default())
         );
         assert!(folder.verify && folder.object_lock_days.is_none());
         let s3 = "[archive]\nkind = \"s3\"\nbucket = \"b\"\nprefix = \"x/y\"\nregion = \"eu-central-1\"\n\

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::lease::Password;
 use crate::secret::Secret;
 use crate::tls::ClientFiles;
+#[cfg(feature = "outbox")]
 use rdkafka::ClientConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -279,26 +280,33 @@ impl KafkaConfig {
     ///
     /// # Errors
     /// `Usage`: a file cannot be read.
+    #[cfg(feature = "outbox")]
     pub fn client(&self) -> Result<ClientConfig> {
-        let mut client = ClientConfig::new();
-        for (name, value) in &self.properties {
-            client.set(name, value);
-        }
-        client.set("bootstrap.servers", &self.brokers);
-        client.set("client.id", "idgend");
-        client.set("socket.keepalive.enable", "true");
+        Ok(self.settings()?.into_iter().collect())
+    }
+
+    /// What librdkafka is told, whoever uses it.
+    ///
+    /// # Errors
+    /// `Usage`: a file cannot be read.
+    pub fn settings(&self) -> Result<BTreeMap<String, String>> {
+        let mut settings = self.properties.clone();
+        let mut set = |name: &str, value: &str| settings.insert(name.to_owned(), value.to_owned());
+        set("bootstrap.servers", &self.brokers);
+        set("client.id", "idgend");
+        set("socket.keepalive.enable", "true");
         if let Some(tls) = &self.tls {
-            client.set("ssl.ca.location", tls.ca.to_string_lossy());
+            set("ssl.ca.location", &tls.ca.to_string_lossy());
             if let Some(files) = &tls.client {
-                client.set("ssl.certificate.location", files.cert.to_string_lossy());
-                client.set("ssl.key.location", files.key.to_string_lossy());
+                set("ssl.certificate.location", &files.cert.to_string_lossy());
+                set("ssl.key.location", &files.key.to_string_lossy());
             }
         }
         if let Some(sasl) = &self.sasl {
             let password = sasl.password.read().map_err(Error::usage)?;
-            client.set("sasl.mechanism", &sasl.mechanism);
-            client.set("sasl.username", &sasl.username);
-            client.set("sasl.password", password.expose());
+            set("sasl.mechanism", &sasl.mechanism);
+            set("sasl.username", &sasl.username);
+            set("sasl.password", password.expose());
         }
         let protocol = match (&self.tls, &self.sasl) {
             (None, None) => "plaintext",
@@ -306,8 +314,8 @@ impl KafkaConfig {
             (None, Some(_)) => "sasl_plaintext",
             (Some(_), Some(_)) => "sasl_ssl",
         };
-        client.set("security.protocol", protocol);
-        Ok(client)
+        set("security.protocol", protocol);
+        Ok(settings)
     }
 
     /// Reads the files that are named, so that a wrong path is told at the start.

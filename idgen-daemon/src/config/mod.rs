@@ -23,7 +23,6 @@ use self::events::RawEvents;
 use self::kafka::RawKafka;
 use self::locks::RawLock;
 use self::outbox::RawOutbox;
-use crate::archive::ArchiveConfig;
 use crate::error::{Error, Result};
 use crate::lease::events::EventsConfig;
 use crate::lease::{EtcdSecurity, identities_at_once, ranges};
@@ -39,6 +38,7 @@ use std::time::Duration;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
+pub use self::archive::{ArchiveConfig, ArchivePlace, S3Config};
 pub use self::clock::ClockConfig;
 pub use self::credentials::Credentials;
 pub use self::kafka::KafkaConfig;

@@ -22,6 +22,7 @@ mod requests;
 mod schedules;
 mod server;
 mod shards;
+#[cfg(feature = "outbox")]
 mod sole;
 mod store;
 mod store_drains;
@@ -50,6 +51,7 @@ pub use report::Report;
 pub use server::{Connect, MintingServer};
 pub(crate) use shards::place_json;
 pub use shards::{MapFeeder, ShardBoard, ShardMap, ShardWatch, ShardWatchConfig};
+#[cfg(feature = "outbox")]
 pub(crate) use sole::Sole;
 pub use store::{
     CellStore, Committed, Expected, HolderName, LeaseStore, Renewal, Seal, StoreError, StoreErrorKind,

@@ -2,9 +2,11 @@
 //! its epoch, and the locks that commands run under.
 
 pub mod approvals;
+#[cfg(feature = "outbox")]
 pub mod archive;
 pub mod clock;
 pub mod consent;
+#[cfg(feature = "outbox")]
 pub mod doctor;
 pub mod epoch;
 pub mod events;
@@ -12,6 +14,7 @@ pub mod format;
 pub mod leases;
 pub mod lock;
 pub mod masters;
+#[cfg(feature = "outbox")]
 pub mod outbox;
 pub mod region;
 pub mod requests;

@@ -8,12 +8,12 @@ pub(crate) mod scripted;
 mod tests;
 
 pub use self::folder::Folder;
-pub use self::s3::{BucketFacts, S3, S3Config};
+pub use self::s3::{BucketFacts, S3};
 
+use crate::config::ArchivePlace;
 use bytes::Bytes;
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// What went wrong, by what is to be done.
@@ -156,24 +156,6 @@ pub trait Objects: Send + Sync + 'static {
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Where the archive lies, as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A local folder.
-    Folder(PathBuf),
-    /// A bucket.
-    S3(S3Config),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Folder(path) => write!(f, "{}", path.display()),
-            Self::S3(config) => write!(f, "s3://{}/{}", config.bucket, config.prefix),
-        }
-    }
-}
-
 /// Either of them.
 #[derive(Clone)]
 pub enum AnyObjects {
@@ -185,10 +167,10 @@ pub enum AnyObjects {
 
 impl AnyObjects {
     /// Reaches nothing yet.
-    pub async fn open(place: &Place) -> Self {
+    pub async fn open(place: &ArchivePlace) -> Self {
         match place {
-            Place::Folder(path) => Self::Folder(Folder::new(path.clone())),
-            Place::S3(config) => Self::S3(S3::open(config).await),
+            ArchivePlace::Folder(path) => Self::Folder(Folder::new(path.clone())),
+            ArchivePlace::S3(config) => Self::S3(S3::open(config).await),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! whoever asked.
 
 use super::{Keep, Meta, ObjectError, ObjectErrorKind, Objects, Result};
+use crate::config::S3Config;
 use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -28,23 +29,6 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 5;
-
-/// Which bucket, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct S3Config {
-    /// The bucket.
-    pub bucket: String,
-    /// What all names begin with, without a slash at its end; empty: nothing.
-    pub prefix: String,
-    /// Its region.
-    pub region: Option<String>,
-    /// Another service than AWS.
-    pub endpoint: Option<String>,
-    /// The bucket is in the path and not in the host's name.
-    pub force_path_style: bool,
-    /// Encrypts with this key of KMS; `None`: as the bucket does by itself.
-    pub kms_key_id: Option<String>,
-}
 
 /// See the module.
 #[derive(Clone)]

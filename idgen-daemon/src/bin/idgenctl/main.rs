@@ -2,16 +2,20 @@
 #![forbid(unsafe_code)]
 
 mod approvals;
+#[cfg(feature = "outbox")]
 mod archive;
+#[cfg(feature = "outbox")]
 mod bar;
 mod clock;
 mod completions;
+#[cfg(feature = "outbox")]
 mod doctor;
 mod epoch;
 mod events;
 mod format;
 mod leases;
 mod lock;
+#[cfg(feature = "outbox")]
 mod outbox;
 mod region;
 mod server;
@@ -70,6 +74,7 @@ enum Command {
     #[command(subcommand)]
     Events(events::EventsCommand),
     /// The outbox: what waits to be sent to Kafka, dead letters, and what is to be sent once more.
+    #[cfg(feature = "outbox")]
     #[command(subcommand)]
     Outbox(outbox::OutboxCommand),
     /// Which database has which stripe of a space that several masters share.
@@ -85,9 +90,11 @@ enum Command {
     #[command(subcommand)]
     Lock(lock::LockCommand),
     /// Events as files: what there is, whether it is whole, and what to do where it is not.
+    #[cfg(feature = "outbox")]
     #[command(subcommand)]
     Archive(archive::ArchiveCommand),
     /// Ask everything that idgend depends on whether it is as it must be.
+    #[cfg(feature = "outbox")]
     Doctor(doctor::DoctorArguments),
     /// Write a script that lets a shell complete the arguments.
     Completions(completions::CompletionsArguments),
@@ -104,12 +111,15 @@ impl Command {
             Self::Leases(command) => command.run(),
             Self::Approvals(command) => command.run(),
             Self::Events(command) => command.run(),
+            #[cfg(feature = "outbox")]
             Self::Outbox(command) => command.run(),
             Self::Stripes(command) => command.run(),
             Self::Shards(command) => command.run(),
             Self::Server(command) => command.run(),
             Self::Lock(command) => command.run(),
+            #[cfg(feature = "outbox")]
             Self::Archive(command) => command.run(),
+            #[cfg(feature = "outbox")]
             Self::Doctor(doctor) => doctor.run(),
             Self::Completions(completions) => completions.run(),
         }
