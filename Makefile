@@ -50,10 +50,10 @@ lint: ## formatting, clippy with warnings as errors, small checks of the tree
 
 bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension); SUITE=archive: rows per second into files of the archive; SUITE=outbox: events per second to a real Kafka, latency, memory while it is away (MINUTES=1)
 ifeq ($(SUITE),archive)
-	@cargo bench --locked -p idgen-daemon --bench archive
+	@cargo bench --locked --profile daemon -p idgen-daemon --bench archive
 else ifeq ($(SUITE),outbox)
 	@make/kafka.sh
-	@cargo bench --locked -p idgen-daemon --bench outbox
+	@cargo bench --locked --profile daemon -p idgen-daemon --bench outbox
 else
 	@regress/bench/bench.sh
 endif

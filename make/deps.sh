@@ -12,8 +12,8 @@ store_packages=(etcd-server etcd-client)
 clock_packages=(libfaketime chrony)
 # Make syncs slow or fail, and cut the network of a process, in the tests of faults.
 fault_packages=(strace iproute2)
-# Kafka's jars come by Maven (make/kafka.sh), the S3 server by pip (make/s3.sh); the pooler stands between the outbox and Postgres in one test.
-outbox_packages=(openjdk-17-jre-headless maven pgbouncer python3 python3-venv)
+# librdkafka is built from its sources, with the system's OpenSSL. Kafka's jars come by Maven (make/kafka.sh), the S3 server by pip (make/s3.sh); the pooler stands between the outbox and Postgres in one test.
+outbox_packages=(g++ pkg-config libssl-dev openjdk-17-jre-headless maven pgbouncer python3 python3-venv)
 server_packages=("postgresql-$DEBIAN_PG_MAJOR" "postgresql-server-dev-$DEBIAN_PG_MAJOR")
 
 # A server named by PG_CONFIG= is the caller's own; nothing of it is installed here.

@@ -18,7 +18,7 @@ build_extension() {
     sed "s/^default_version.*/default_version = '$VERSION'/" pg_idgen/pg_idgen.control >"$BUILD_DIR/pg_idgen.control"
 }
 
-build_daemon() { build_here idgen-daemon --release -p idgen-daemon --bins; }
+build_daemon() { build_here idgen-daemon --profile daemon -p idgen-daemon --bins; }
 
 # build_here WHAT CARGO_ARGUMENT…: under sudo there is often no cargo; what the caller has built is used then.
 build_here() {
@@ -35,7 +35,7 @@ build_here() {
 built_file() {
     case $1 in
         pg_idgen) printf '%s\n' "$CARGO_TARGET_DIR/release/libpg_idgen.so" ;;
-        *) printf '%s\n' "$CARGO_TARGET_DIR/release/idgend" ;;
+        *) printf '%s\n' "$CARGO_TARGET_DIR/daemon/idgend" ;;
     esac
 }
 
@@ -80,7 +80,7 @@ install_extension() {
 install_daemon() {
     build_daemon
     local bin=${DESTDIR:-}${PREFIX:-/usr/local}/bin
-    put 755 "$bin" "$CARGO_TARGET_DIR/release/idgend" "$CARGO_TARGET_DIR/release/idgenctl"
+    put 755 "$bin" "$CARGO_TARGET_DIR/daemon/idgend" "$CARGO_TARGET_DIR/daemon/idgenctl"
     note "idgend and idgenctl $VERSION are in $bin"
 }
 
