@@ -20,12 +20,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// So long a message is waited for; then the clock is looked at.
+/// So long a message is waited for. The clock is looked at as often, also while messages come.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Of a question to the brokers.
 const ASK: Duration = Duration::from_secs(10);
 /// Partitions that were added are seen within this.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(60);
+/// A commit that is under way at the end is given so long; what was buffered for it is in the topic still.
+const UNDER_WAY: Duration = Duration::from_secs(5);
 /// At the end what is buffered is committed within this, or read again by whoever comes next.
 const LAST_COMMIT: Duration = Duration::from_secs(10);
 
@@ -221,21 +223,25 @@ impl<'a, O: Objects> Reader<'a, O> {
 
     async fn run(mut self, sole: &Sole, stop: &CancellationToken, trouble: &mut Complaint) -> Result<()> {
         let mut known = self.partitions()?.len();
-        let mut looked = Instant::now();
+        let (mut looked, mut clock) = (Instant::now(), Instant::now());
+        let mut seq = self.ledger.chain().head().seq;
         while sole.is_held() {
             let received = tokio::select! {
                 () = stop.cancelled() => return self.end().await,
                 received = tokio::time::timeout(LOOK_EVERY, self.consumer.recv()) => received,
             };
-            match received {
-                Err(_) => self.look_at_the_clock().await?,
-                Ok(Ok(message)) => {
-                    let taken = self.read(&message);
-                    drop(message);
-                    trouble.settle("the topic is read and archived");
-                    self.take(taken).await?;
-                }
-                Ok(Err(error)) => self.failed(&error, trouble).await?,
+            let received = received
+                .ok()
+                .map(|received| received.map(|message| self.read(&message)));
+            let work = self.pass(received, &mut clock, trouble);
+            let Some(passed) = unless_stopped(stop, work).await else {
+                return Ok(());
+            };
+            passed?;
+            if self.ledger.chain().head().seq > seq {
+                // Only now: that messages come says nothing of the place.
+                trouble.settle("the topic is read and archived");
+                seq = self.ledger.chain().head().seq;
             }
             if looked.elapsed() >= PARTITIONS_EVERY {
                 looked = Instant::now();
@@ -248,6 +254,25 @@ impl<'a, O: Objects> Reader<'a, O> {
             }
         }
         self.archiver.metrics.count_failure("lease");
+        Ok(())
+    }
+
+    /// Takes what was received, if anything, and looks at the clock where that is due.
+    async fn pass(
+        &mut self,
+        received: Option<std::result::Result<Message, KafkaError>>,
+        clock: &mut Instant,
+        trouble: &mut Complaint,
+    ) -> Result<()> {
+        match received {
+            None => {}
+            Some(Ok(message)) => self.take(message).await?,
+            Some(Err(error)) => self.failed(&error, trouble).await?,
+        }
+        if clock.elapsed() >= LOOK_EVERY {
+            *clock = Instant::now();
+            self.look_at_the_clock().await?;
+        }
         Ok(())
     }
 
@@ -317,7 +342,7 @@ impl<'a, O: Objects> Reader<'a, O> {
                     format!("archive: read topic {}: {error}", self.topic),
                     Instant::now(),
                 );
-                self.look_at_the_clock().await
+                Ok(())
             }
         }
     }
@@ -368,10 +393,36 @@ impl<'a, O: Objects> Reader<'a, O> {
     }
 }
 
+/// `None`: it was stopped, and the work dropped because it took too long then. Whoever comes next begins behind the last commit.
+async fn unless_stopped<T>(stop: &CancellationToken, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => Some(done),
+        () = stop.cancelled() => tokio::time::timeout(UNDER_WAY, work).await.ok(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
+
+    /// A place that hangs held up the end of the daemon for as long as its requests take.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_hangs_does_not_hold_up_the_end() {
+        let stop = CancellationToken::new();
+        assert_eq!(unless_stopped(&stop, async { 1 }).await, Some(1));
+        stop.cancel();
+        assert_eq!(
+            unless_stopped(&stop, async { 2 }).await,
+            Some(2),
+            "what is done counts"
+        );
+        let soon = tokio::time::sleep(UNDER_WAY / 2);
+        assert_eq!(unless_stopped(&stop, soon).await, Some(()));
+        assert_eq!(unless_stopped(&stop, std::future::pending::<()>()).await, None);
+    }
 
     /// rust-rdkafka#650, librdkafka#2076, risingwave#10888: what was read ahead took memory without bound.
     #[tokio::test]

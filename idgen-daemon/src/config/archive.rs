@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 const CUT_SECONDS_MAX: u64 = 3_600;
-const BUFFER_MIB_MAX: u64 = 1_024;
+/// A file of all that is buffered must be put within one attempt, and no attempt takes longer than 20 s.
+const BUFFER_MIB_MAX: u64 = 256;
 /// As S3 has it: a hundred years.
 const LOCK_DAYS_MAX: u64 = 36_500;
 
@@ -265,8 +266,8 @@ mod tests {
                 "archive.cut_seconds = 0",
             ),
             (
-                "kind = \"folder\"\npath = \"/a\"\nbuffer_mib = 2000",
-                "is not in 1 to 1024",
+                "kind = \"folder\"\npath = \"/a\"\nbuffer_mib = 257",
+                "is not in 1 to 256",
             ),
             ("kind = \"folder\"\npath = \"/a\"\nfoo = 1", "unknown field"),
         ] {

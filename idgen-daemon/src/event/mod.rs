@@ -23,6 +23,9 @@ pub const LEASE_TAG: &str = "lease";
 /// What the kinds of events of leases begin with.
 pub const LEASE_KIND: &str = "snowflake.lease.";
 
+/// Longest name of a database, in bytes.
+const SERVICE_MAX: usize = 63;
+
 /// One event. Fields are written in this order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Event {
@@ -113,7 +116,14 @@ impl Event {
         if version.schema != u64::from(SCHEMA) {
             return Err(Foreign::Schema(version.schema));
         }
-        serde_json::from_slice(value).map_err(malformed)
+        let event: Self = serde_json::from_slice(value).map_err(malformed)?;
+        // It becomes a folder's name, and of one that cannot be made nothing would ever be written.
+        if event.service.is_empty() || event.service.len() > SERVICE_MAX || event.service.contains('\0') {
+            return Err(Foreign::Malformed(format!(
+                "its service is not 1 to {SERVICE_MAX} bytes without a zero"
+            )));
+        }
+        Ok(event)
     }
 
     /// The message's key, `SPACE/TAG`: everything of a tag is in one partition, in order.

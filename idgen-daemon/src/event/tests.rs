@@ -62,3 +62,24 @@ fn a_stub_keeps_everything_but_the_payload() {
     let again = Event::parse(&stub.to_json().unwrap()).unwrap();
     assert_eq!((again.stub, again.tag_seq), (Some(what), stub.tag_seq));
 }
+
+/// It becomes a folder's name: one that cannot be made stopped the archive for good.
+#[test]
+fn a_service_that_no_database_can_have_is_foreign() {
+    let mut event = Event::parse(vectors().events[0].value.as_bytes()).unwrap();
+    for (service, is_well) in [
+        ("x".repeat(63), true),
+        ("é/..%".to_owned(), true),
+        ("x".repeat(64), false),
+        ("\u{e9}".repeat(32), false),
+        (String::new(), false),
+        ("a\0b".to_owned(), false),
+    ] {
+        event.service = service;
+        let read = Event::parse(&event.to_json().unwrap());
+        assert_eq!(read.is_ok(), is_well, "{}", event.service);
+        if let Err(why) = read {
+            assert!(why.to_string().contains("its service is not"), "{why}");
+        }
+    }
+}

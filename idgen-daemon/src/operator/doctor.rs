@@ -299,29 +299,39 @@ async fn settings(kafka: &KafkaConfig) -> std::result::Result<BTreeMap<String, S
 }
 
 /// Writes, reads and removes an object of its own: rights, the key of KMS, and whether a conditional create is one.
-async fn place(objects: &AnyObjects, of: &str, found: &mut Diagnosis) {
+async fn place<O: Objects>(objects: &O, of: &str, found: &mut Diagnosis) {
     let key = format!("audit/v1/_doctor/{}", Uuid::new_v4());
     let body = Bytes::from_static(b"written by idgenctl doctor, to be removed by it\n");
     if let Err(error) = objects.put_if_absent(&key, &body, Keep::default()).await {
+        let health = match error.kind {
+            ObjectErrorKind::Lost => Health::Error,
+            _ => Health::Finding,
+        };
         return found.add(
             of,
-            Health::Finding,
+            health,
             error.to_string(),
             Some("the archiver can write nothing"),
         );
     }
-    let again = objects.put_if_absent(&key, &body, Keep::default()).await;
-    let refused = again.is_err_and(|error| error.kind == ObjectErrorKind::Exists);
-    found.unless(
-        refused,
-        of,
-        if refused {
-            "a conditional create is refused the second time"
-        } else {
-            "a conditional create replaces what is there"
-        },
-        "this service does not know If-None-Match: two archivers would overwrite each other; take another one",
-    );
+    match objects.put_if_absent(&key, &body, Keep::default()).await {
+        Ok(()) => found.add(
+            of,
+            Health::Finding,
+            "a conditional create replaces what is there",
+            Some("this service does not know If-None-Match: two archivers would overwrite each other; take another one"),
+        ),
+        Err(error) if error.kind == ObjectErrorKind::Exists => {
+            found.ok(of, "a conditional create is refused the second time");
+        }
+        // Whoever is busy says nothing of what it knows.
+        Err(error) => found.add(
+            of,
+            Health::Error,
+            format!("a second conditional create was not answered: {error}"),
+            Some("ask again"),
+        ),
+    }
     let read = objects.get(&key).await;
     match &read {
         Ok(back) if *back == body => found.ok(of, "what is written is read back"),
@@ -406,5 +416,38 @@ async fn bucket(s3: &S3, wants_lock: bool, of: &str, found: &mut Diagnosis) {
             },
             "archive.object_lock_days needs a bucket that was made with object lock",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::objects::scripted::{Happens, Scripted};
+
+    async fn asked(script: &[Option<ObjectErrorKind>]) -> (Exit, String) {
+        let place_of_test = Scripted::default();
+        for happens in script {
+            let happens = happens.map_or(Happens::Done, Happens::Refused);
+            place_of_test.next("put", "_doctor", happens);
+        }
+        let mut found = Diagnosis::default();
+        place(&place_of_test, "here", &mut found).await;
+        (found.exit(), found.text())
+    }
+
+    /// A timeout was told as "replaces what is there; take another service".
+    #[tokio::test]
+    async fn only_a_second_create_that_is_done_shows_that_a_place_replaces() {
+        use ObjectErrorKind::{Denied, Lost};
+        for (script, exit, says) in [
+            (&[][..], Exit::Ok, "is refused the second time"),
+            (&[Some(Lost)], Exit::Error, "can write nothing"),
+            (&[Some(Denied)], Exit::Finding, "can write nothing"),
+            (&[None, Some(Lost)], Exit::Error, "was not answered"),
+        ] {
+            let (ended, text) = asked(script).await;
+            assert_eq!(ended, exit, "{text}");
+            assert!(text.contains(says) && !text.contains("replaces"), "{text}");
+        }
     }
 }

@@ -20,7 +20,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder itself must be there: one that is not mounted must not be written beside.
+    /// The folder itself must be there: where it lies below a mount point, nothing is written beside a disk that is not mounted.
     #[must_use]
     pub const fn new(root: PathBuf) -> Self {
         Self { root }

@@ -16,7 +16,7 @@ use aws_sdk_s3::config::{
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
-use aws_sdk_s3::types::{ObjectLockMode, ServerSideEncryption};
+use aws_sdk_s3::types::{LifecycleRule, ObjectLockMode, ServerSideEncryption};
 use aws_sdk_s3::{Client, config};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use bytes::Bytes;
@@ -27,6 +27,8 @@ use std::time::{Duration, SystemTime};
 /// Of all tries of a request, and of one. A body of 64 MiB takes 10 s at 50 Mbit/s.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+/// What all names of the archive begin with, behind the prefix that is configured.
+const ARCHIVE: &str = "audit/v1/";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 5;
 
@@ -42,7 +44,7 @@ pub struct S3 {
 pub struct BucketFacts {
     /// Its key of KMS, or its kind of encryption.
     pub encryption: Option<String>,
-    /// Rules that would delete objects of the archive.
+    /// Rules that would delete objects of the archive, by the prefix of what they are for.
     pub expiring: Vec<String>,
     /// Is there one that removes parts of uploads that were broken off?
     pub aborts_uploads: Option<bool>,
@@ -157,6 +159,7 @@ impl S3 {
                     Some(on().any(|rule| rule.abort_incomplete_multipart_upload().is_some()));
                 facts.expiring = on()
                     .filter(|rule| rule.expiration().is_some())
+                    .filter(|rule| is_over(prefix_of(rule), &self.full(ARCHIVE)))
                     .map(|rule| rule.id().unwrap_or("without a name").to_owned())
                     .collect();
             }
@@ -357,6 +360,20 @@ fn chain(error: &dyn StdError) -> String {
     text
 }
 
+/// What the names begin with that a rule is for. Tags and sizes that it looks at as well are not ours to know.
+fn prefix_of(rule: &LifecycleRule) -> &str {
+    let filter = rule.filter();
+    let by_filter = filter.and_then(|filter| filter.prefix().or_else(|| filter.and()?.prefix()));
+    #[expect(deprecated, reason = "rules that are old have it there")]
+    let prefix = by_filter.or_else(|| rule.prefix());
+    prefix.unwrap_or_default()
+}
+
+/// Is a rule for names of this prefix also for some of ours?
+fn is_over(prefix: &str, ours: &str) -> bool {
+    ours.starts_with(prefix) || prefix.starts_with(ours)
+}
+
 /// RFC 4648, with padding.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -380,6 +397,27 @@ pub(super) fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aws_sdk_s3::types::{ExpirationStatus, LifecycleRuleAndOperator, LifecycleRuleFilter};
+
+    #[test]
+    fn a_rule_is_a_finding_only_where_it_is_for_names_of_the_archive() {
+        let rule = |filter: LifecycleRuleFilter| {
+            let rule = LifecycleRule::builder().status(ExpirationStatus::Enabled);
+            rule.filter(filter).build().unwrap()
+        };
+        let by_prefix = |prefix: &str| rule(LifecycleRuleFilter::builder().prefix(prefix).build());
+        let both = LifecycleRuleAndOperator::builder().prefix("logs/").build();
+        for (rule, is_ours) in [
+            (by_prefix(""), true),
+            (by_prefix("site/"), true),
+            (by_prefix("site/audit/v1/dt=2026"), true),
+            (by_prefix("site/other/"), false),
+            (rule(LifecycleRuleFilter::builder().and(both).build()), false),
+            (rule(LifecycleRuleFilter::builder().build()), true),
+        ] {
+            assert_eq!(is_over(prefix_of(&rule), "site/audit/v1/"), is_ours, "{rule:?}");
+        }
+    }
 
     /// aws-sdk-rust#1146, #1202, smithy-rs#4439, quickwit#5294: a line without a byte for some seconds was taken for dead. Of a
     /// request that hangs the timeouts take care, and they leave time for 64 MiB.

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What happens to the next request whose key has a text in it.
 #[derive(Clone, Copy, Debug)]
 pub enum Happens {
+    /// It is done, as ever.
+    Done,
     /// It is not done, and this comes back.
     Refused(ObjectErrorKind),
     /// It is done, and the answer is lost.
@@ -64,7 +66,7 @@ impl Scripted {
             .iter()
             .position(|(of, has, _)| *of == verb && key.contains(has));
         match scripted.and_then(|at| state.script.remove(at)) {
-            None => work(&mut state),
+            None | Some((.., Happens::Done)) => work(&mut state),
             Some((.., Happens::Refused(kind))) => Err(ObjectError::new(kind, format!("{key}: scripted"))),
             Some((.., Happens::AnswerLost)) => {
                 let _ = work(&mut state);

@@ -1,6 +1,6 @@
 use super::s3::{base64, kind_of};
 use super::*;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A folder of a test's own, gone when it ends.
 pub(crate) struct TestFolder(pub PathBuf);
