@@ -18,12 +18,12 @@ COMMENT ON TABLE idgen.archive_day IS 'What the check of the archive has found f
 COMMENT ON COLUMN idgen.archive_day.source_id IS 'Which events: those that this database has recorded under this name (idgen.space).';
 COMMENT ON COLUMN idgen.archive_day.day IS 'Of which UTC day.';
 COMMENT ON COLUMN idgen.archive_day.state IS 'verified: every file is as it was written, and the archive has exactly the events of the table; mismatch: something was changed or lost; incomplete: something is not there yet.';
-COMMENT ON COLUMN idgen.archive_day.rows IS 'Events of the archive, each once.';
-COMMENT ON COLUMN idgen.archive_day.digest_xor IS 'XOR of idgen.mix_id() over their event_id.';
+COMMENT ON COLUMN idgen.archive_day.rows IS 'Events that the table had of it when they were compared last: of a day that has left the table it stays as it was.';
+COMMENT ON COLUMN idgen.archive_day.digest_xor IS 'XOR of what idgen.event_digest() makes of each of them.';
 COMMENT ON COLUMN idgen.archive_day.digest_sum IS 'Sum of the same, modulo 2^64.';
 COMMENT ON COLUMN idgen.archive_day.reason IS 'Why it is not verified; NULL: it is.';
 COMMENT ON COLUMN idgen.archive_day.head IS 'Heads of the chains that were checked, CHAIN SEQ:SHA256 each.';
-COMMENT ON COLUMN idgen.archive_day.checked_at IS 'When.';
+COMMENT ON COLUMN idgen.archive_day.checked_at IS 'When. A day leaves the table within 7 days of it, or is checked again.';
 COMMENT ON COLUMN idgen.archive_day.checked_by IS 'By whom: the name of an idgend, or of an operator''s session.';
 
 CREATE FUNCTION idgen.mix_id(id bigint)
@@ -42,13 +42,13 @@ AS $$
                  WHEN mod(sum(e.mixed), 18446744073709551616) > 9223372036854775807
                  THEN mod(sum(e.mixed), 18446744073709551616) - 18446744073709551616
                  ELSE mod(sum(e.mixed), 18446744073709551616) END)::bigint
-      FROM (SELECT a.source_id, idgen.mix_id(a.event_id) AS mixed
+      FROM (SELECT a.source_id, idgen.mix_id(idgen.mix_id(a.event_id) # (extract(epoch FROM a.at) * 1000000)::bigint) AS mixed
               FROM idgen.audit_event a
              WHERE a.at >= of_day::timestamp AT TIME ZONE 'UTC'
                AND a.at < (of_day + 1)::timestamp AT TIME ZONE 'UTC') e
      GROUP BY e.source_id
 $$;
-COMMENT ON FUNCTION idgen.event_digest(date) IS 'What the events of a UTC day come to, read from idgen.audit_event: how many, and XOR and sum modulo 2^64 of idgen.mix_id() over their event_id, by source.';
+COMMENT ON FUNCTION idgen.event_digest(date) IS 'What the events of a UTC day come to, read from idgen.audit_event: how many, and XOR and sum modulo 2^64 of idgen.mix_id(idgen.mix_id(event_id) # at in microseconds since 1970), by source.';
 REVOKE ALL ON FUNCTION idgen.event_digest(date) FROM PUBLIC;
 
 CREATE FUNCTION idgen.archive_gate(of_day date)
@@ -61,6 +61,9 @@ AS $$
                         THEN format('the archive was not checked for %s of %s (hint: idgenctl archive verify %s)', of_day, t.source_id, of_day)
                         WHEN d.state <> 'verified'
                         THEN format('the archive of %s is %s: %s', of_day, upper(d.state), d.reason)
+                        WHEN d.checked_at < now() - interval '7 days'
+                        THEN format('the archive of %s was checked last on %s, more than 7 days ago (hint: idgenctl archive verify %s)',
+                                    of_day, (d.checked_at AT TIME ZONE 'UTC')::date, of_day)
                         WHEN (d.rows, d.digest_xor, d.digest_sum) IS DISTINCT FROM (t.rows, t.digest_xor, t.digest_sum)
                         THEN format('%s has %s events in the table now, and %s were verified in the archive, with another digest (hint: idgenctl archive verify %s)',
                                     of_day, t.rows, d.rows, of_day)
@@ -68,5 +71,5 @@ AS $$
               FROM idgen.event_digest(of_day) t
               LEFT JOIN idgen.archive_day d ON d.source_id = t.source_id AND d.day = of_day) g
 $$;
-COMMENT ON FUNCTION idgen.archive_gate(date) IS 'Why a UTC day must not leave idgen.audit_event, as far as the archive is concerned; NULL: the archive has all of it, proved event by event.';
+COMMENT ON FUNCTION idgen.archive_gate(date) IS 'Why a UTC day must not leave idgen.audit_event, as far as the archive is concerned; NULL: the archive has all of it, proved event by event within the last 7 days.';
 REVOKE ALL ON FUNCTION idgen.archive_gate(date) FROM PUBLIC;

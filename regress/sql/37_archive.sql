@@ -13,9 +13,10 @@ INSERT INTO idgen.audit_event (event_id, source_id, at, kind, space_id, tag, tag
 VALUES (7, '00000000-0000-0000-0000-00000000000b', '2020-02-29 23:59:59.999999+00', 'segment.create', gen_random_uuid(), 'a', 7);
 SELECT * FROM idgen.event_digest('2020-02-29') ORDER BY source_id;
 -- XOR and sum, put together otherwise: 64 bits by two halves.
-SELECT (sum((idgen.mix_id(event_id) >> 32) & 4294967295) * 4294967296 + sum(idgen.mix_id(event_id) & 4294967295)) % 18446744073709551616
+SELECT (sum((mixed >> 32) & 4294967295) * 4294967296 + sum(mixed & 4294967295)) % 18446744073709551616
        = (SELECT (d.digest_sum::numeric + 18446744073709551616) % 18446744073709551616 FROM idgen.event_digest('2020-02-29') d WHERE rows = 6) AS same_sum
-  FROM idgen.audit_event WHERE source_id = '00000000-0000-0000-0000-00000000000a';
+  FROM idgen.audit_event, LATERAL (SELECT idgen.mix_id(idgen.mix_id(event_id) # (extract(epoch FROM at) * 1000000)::bigint) AS mixed) m
+ WHERE source_id = '00000000-0000-0000-0000-00000000000a';
 SELECT * FROM idgen.event_digest('2020-02-28');
 SELECT idgen.event_digest(NULL) IS NULL AS strict;
 -- The gate: not checked, then found wanting, then verified, then changed since.
@@ -23,6 +24,15 @@ SELECT idgen.archive_gate('2020-02-29');
 INSERT INTO idgen.archive_day (source_id, day, state, rows, digest_xor, digest_sum, checked_by)
 SELECT source_id, '2020-02-29', 'verified', rows, digest_xor, digest_sum, 'me' FROM idgen.event_digest('2020-02-29');
 SELECT idgen.archive_gate('2020-02-29') IS NULL AS may_go;
+-- A proof does not last for ever: what lies in a bucket for months may be damaged since.
+UPDATE idgen.archive_day SET checked_at = '2020-03-01 23:30:00+00' WHERE source_id::text LIKE '%a';
+SELECT idgen.archive_gate('2020-02-29');
+UPDATE idgen.archive_day SET checked_at = clock_timestamp() - interval '6 days 23 hours';
+SELECT idgen.archive_gate('2020-02-29') IS NULL AS may_go;
+-- Another event under the number of the one that the archive has.
+UPDATE idgen.audit_event SET at = at - interval '1 us' WHERE event_id = 7;
+SELECT idgen.archive_gate('2020-02-29');
+UPDATE idgen.audit_event SET at = at + interval '1 us' WHERE event_id = 7;
 UPDATE idgen.archive_day SET state = 'mismatch', reason = 'file x is not what was written' WHERE source_id::text LIKE '%b';
 SELECT idgen.archive_gate('2020-02-29');
 UPDATE idgen.archive_day SET state = 'verified', reason = NULL;

@@ -1,4 +1,4 @@
-//! What a set of event ids comes to, whatever the order they are seen in.
+//! What a set of events comes to, whatever the order they are seen in.
 
 /// The output step of SplitMix64 (Guy Steele, Doug Lea, Christine Flood; public domain): a bijection in which every bit of
 /// the input sways every bit of the output. `idgen.mix_id()` is the same in SQL.
@@ -10,7 +10,11 @@ pub const fn mix_id(id: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How many ids, and the XOR and wrapping sum of [`mix_id`] of each.
+/// An event within its source: its number, and when it was recorded, in microseconds since 1970. The number alone is not enough:
+/// a database that has lost commits gives it to another event.
+pub type EventKey = (i64, i64);
+
+/// How many, and the XOR and wrapping sum of [`mix_id`] of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IdDigest {
     /// How many.
@@ -30,11 +34,16 @@ impl IdDigest {
         self.sum = self.sum.wrapping_add(mixed);
     }
 
-    /// Of these.
+    /// One more event. `idgen.event_digest()` does the same in SQL.
+    pub fn add_event(&mut self, (id, at_us): EventKey) {
+        self.add((mix_id(id.cast_unsigned()) ^ at_us.cast_unsigned()).cast_signed());
+    }
+
+    /// Of these events.
     #[must_use]
-    pub fn of(ids: impl IntoIterator<Item = i64>) -> Self {
+    pub fn of(events: impl IntoIterator<Item = EventKey>) -> Self {
         let mut digest = Self::default();
-        ids.into_iter().for_each(|id| digest.add(id));
+        events.into_iter().for_each(|event| digest.add_event(event));
         digest
     }
 }

@@ -63,7 +63,7 @@ pub async fn plan<O: Objects>(
     let source = |one: &MissingEvents| SourceBackfill {
         source: one.source,
         database: one.database.clone(),
-        missing: one.ids.len() as u64,
+        missing: one.events.len() as u64,
         archived: 0,
     };
     let planned = Backfill {
@@ -89,7 +89,7 @@ pub async fn backfill<O: Objects>(
         let archived = of_source(archiver, config, day, &one, told).await?;
         sources.push(SourceBackfill {
             source: one.source,
-            missing: one.ids.len() as u64,
+            missing: one.events.len() as u64,
             database: one.database,
             archived,
         });
@@ -112,12 +112,13 @@ async fn of_source<O: Objects>(
     let service = config.outbox.service_of(&one.database);
     let mut ledger = archiver.open(&format!("db-{}", one.source)).await?;
     let mut archived = 0;
-    told(Progress::Commits(one.ids.len().div_ceil(AT_ONCE) as u64));
-    for ids in one.ids.chunks(AT_ONCE) {
+    told(Progress::Commits(one.events.len().div_ceil(AT_ONCE) as u64));
+    for events in one.events.chunks(AT_ONCE) {
+        let ids: Vec<i64> = events.iter().map(|event| event.0).collect();
         for tried in 0.. {
             let now_ms = i64::try_from(host_clock().0).unwrap_or(i64::MAX);
             let next = ledger.chain().next_of(0);
-            let messages = published(&session, service, (day, one.source, ids), (next, now_ms)).await?;
+            let messages = published(&session, service, (day, one.source, &ids), (next, now_ms)).await?;
             if messages.is_empty() {
                 break;
             }

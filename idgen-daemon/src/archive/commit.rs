@@ -92,7 +92,7 @@ pub struct FileEntry {
     pub id_min: i64,
     /// Highest `event_id`.
     pub id_max: i64,
-    /// XOR and sum of all `event_id`, mixed.
+    /// XOR and sum of `event_id` and `at` of all rows, mixed.
     pub id_digest: String,
 }
 
@@ -253,6 +253,21 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut sha256 = [0; 32];
     sha256.copy_from_slice(&Sha256::digest(bytes));
     sha256
+}
+
+/// Is this, byte for byte, the file that a commit names?
+///
+/// # Errors
+/// It is not; a sentence for people that goes on behind the file's name.
+pub fn is_as_written(bytes: &[u8], wanted: &FileEntry) -> Result<(), String> {
+    let hash = hex(&sha256(bytes));
+    if hash == wanted.sha256 && bytes.len() as u64 == wanted.bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "is not what was written: its SHA-256 is {hash}, and the commit says {}",
+        wanted.sha256
+    ))
 }
 
 pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {

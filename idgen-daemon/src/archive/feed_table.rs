@@ -4,15 +4,14 @@
 //! Between a commit and its marks everything may stop. So whoever begins anew marks the events of the last commit first: its
 //! files say which. More than one commit is never without marks, because the next one is made only behind them.
 
-use super::commit::Commit;
-use super::ledger::Ledger;
+use super::commit::{Commit, is_as_written};
 use super::objects::Objects;
 use super::parquet::{Arrived, Message, Opened, Spot};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA};
 use crate::outbox::{Held, Lease};
 use crate::postgres::{PgError, Session};
-use idgen_core::archive::Day;
+use idgen_core::archive::{Day, EventKey};
 use idgen_core::utc::parse_us;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -35,18 +34,20 @@ const UNPUBLISHED: &str = "
      WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
        AND NOT published AND event_id > $2
      ORDER BY event_id LIMIT $3";
+/// By `at` too: a database that has lost commits gives an event's number to another event, which the commit has not.
 const MARK: &str = "
     UPDATE idgen.audit_event SET published = true
      WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
-       AND source_id = $2 AND event_id = ANY($3) AND NOT published";
+       AND source_id = $2 AND event_id = ANY($3) AND NOT published
+       AND (event_id, (extract(epoch FROM at) * 1000000)::int8) IN (SELECT * FROM unnest($3::int8[], $6::int8[]))";
 /// Under the epoch of the drain lease, as whoever sends to Kafka does.
 const IN_FORCE: &str = "
        AND EXISTS (SELECT FROM idgen.drain_lease l
                     WHERE l.stream = 'segment' AND l.epoch = $4 AND l.holder = $5 AND l.expires > clock_timestamp())";
 const ABOUT: &str = "SELECT pg_is_in_recovery(), (SELECT source_id FROM idgen.space)";
 
-/// Ids of events, by day and source.
-pub(super) type Ids = BTreeMap<(Day, Uuid), Vec<i64>>;
+/// Events by day and source.
+pub(super) type Keys = BTreeMap<(Day, Uuid), Vec<EventKey>>;
 
 fn failed(error: PgError) -> Error {
     Error::retry(format!("read events: {error}"))
@@ -151,31 +152,32 @@ pub(super) async fn unpublished(
 }
 
 /// The events among messages.
-pub(super) fn ids_of(messages: &[Message]) -> Ids {
-    let mut ids = Ids::new();
+pub(super) fn keys_of(messages: &[Message]) -> Keys {
+    let mut keys = Keys::new();
     for message in messages {
         if let Message::Event(row) = message {
             let key = (Day::of_us(row.at_us), row.event.source);
-            ids.entry(key).or_default().push(row.event.event_id);
+            keys.entry(key).or_default().push((row.event.event_id, row.at_us));
         }
     }
-    ids
+    keys
 }
 
-/// The events of a commit.
-pub(super) async fn ids_of_commit<O: Objects>(ledger: &Ledger<O>, commit: &Commit) -> Result<Ids> {
-    let mut ids = Ids::new();
+/// The events of a commit, from its files as it names them: what somebody has put in their place must mark nothing.
+pub(super) async fn keys_of_commit<O: Objects>(objects: &O, commit: &Commit) -> Result<Keys> {
+    let mut keys = Keys::new();
     for file in commit.files.iter().filter(|file| !file.is_foreign()) {
-        let bytes = ledger.objects().get(&file.key).await?;
-        let broken = |why: String| Error::retry(format!("{} of the last commit: {why}", file.key));
-        let opened = Opened::open(bytes).map_err(|error| broken(error.to_string()))?;
-        let read = opened.each_id(|source, id, at_us| {
-            let source = source.parse().unwrap_or_default();
-            ids.entry((Day::of_us(at_us), source)).or_default().push(id);
+        let bytes = objects.get(&file.key).await?;
+        let broken = |why: String| Error::retry(format!("file {} of the last commit {why}", file.key));
+        is_as_written(&bytes, file).map_err(broken)?;
+        let opened = Opened::open(bytes).map_err(|error| broken(format!("cannot be read: {error}")))?;
+        let read = opened.each_key(|source, key| {
+            let day = Day::of_us(key.1);
+            keys.entry((day, source)).or_default().push(key);
         });
-        read.map_err(|error| broken(error.to_string()))?;
+        read.map_err(|error| broken(format!("cannot be read: {error}")))?;
     }
-    Ok(ids)
+    Ok(keys)
 }
 
 const BY_ID: &str = "
@@ -213,10 +215,10 @@ pub(super) async fn published(
 /// Marks events that a commit has.
 ///
 /// What is marked already is no matter: a commit counts, whoever made it.
-pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Result<()> {
-    for ((day, source), ids) in ids {
+pub(super) async fn mark(session: &Session, lease: &mut Lease, keys: &Keys) -> Result<()> {
+    for ((day, source), keys) in keys {
         let start = format!("{day} 00:00:00+00");
-        for ids in ids.chunks(2_000) {
+        for keys in keys.chunks(2_000) {
             // A commit may have taken longer than the lease lasts.
             let confirmed = lease.confirm(session).await?;
             let Some(held) = lease.held().filter(|_| confirmed) else {
@@ -224,7 +226,7 @@ pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Res
                     "somebody else hands the events of this database on now",
                 ));
             };
-            mark_under(session, held, (&start, *source, ids)).await?;
+            mark_under(session, held, (&start, *source, keys)).await?;
         }
     }
     Ok(())
@@ -237,11 +239,15 @@ pub(super) async fn mark(session: &Session, lease: &mut Lease, ids: &Ids) -> Res
 pub async fn mark_under(
     session: &Session,
     held: Held,
-    (start, source, ids): (&str, Uuid, &[i64]),
+    (start, source, keys): (&str, Uuid, &[EventKey]),
 ) -> Result<u64> {
+    let (ids, at_us): (Vec<i64>, Vec<i64>) = keys.iter().copied().unzip();
     let statement = format!("{MARK}{IN_FORCE}");
     session
-        .execute(&statement, &[&start, &source, &ids, &held.epoch, &held.instance])
+        .execute(
+            &statement,
+            &[&start, &source, &ids, &held.epoch, &held.instance, &at_us],
+        )
         .await
         .map_err(|error| Error::retry(format!("mark events as published: {error}")))
 }

@@ -3,8 +3,9 @@
 use super::objects::ObjectErrorKind;
 use crate::error::Result;
 use crate::metrics::registered;
-use idgen_core::archive::{Cut, DayVerdict};
+use idgen_core::archive::Cut;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use std::collections::BTreeMap;
 
 /// See the module.
 #[derive(Clone)]
@@ -20,6 +21,16 @@ pub struct ArchiveMetrics {
     verify: IntGaugeVec,
     verified_at: IntGaugeVec,
 }
+
+const CUTS: [Cut; 6] = [
+    Cut::Time,
+    Cut::Idle,
+    Cut::Bytes,
+    Cut::Shutdown,
+    Cut::Gap,
+    Cut::Backfill,
+];
+const STATES: [&str; 3] = ["verified", "mismatch", "incomplete"];
 
 impl ArchiveMetrics {
     /// Registers them.
@@ -64,7 +75,7 @@ impl ArchiveMetrics {
             )?,
             verify: gauge(
                 "idgen_archive_verify_state",
-                "Days and sources that the last check has found in each state.",
+                "Days and sources in each state, by their last check, of the days that are in the tables still.",
                 "state",
             )?,
             verified_at: gauge(
@@ -73,20 +84,13 @@ impl ArchiveMetrics {
                 "job",
             )?,
         };
-        for cut in [
-            Cut::Time,
-            Cut::Idle,
-            Cut::Bytes,
-            Cut::Shutdown,
-            Cut::Gap,
-            Cut::Backfill,
-        ] {
+        for cut in CUTS {
             metrics.commits.with_label_values(&[cut.name()]);
         }
         for kind in ["event", "foreign"] {
             metrics.rows.with_label_values(&[kind]);
         }
-        for state in ["verified", "mismatch", "incomplete"] {
+        for state in STATES {
             metrics.verify.with_label_values(&[state]);
         }
         metrics.verified_at.with_label_values(&["daily"]);
@@ -117,6 +121,13 @@ impl ArchiveMetrics {
         self.bytes.inc_by(bytes);
     }
 
+    /// Commits up to now.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        let of = |cut: Cut| self.commits.with_label_values(&[cut.name()]).get();
+        CUTS.into_iter().map(of).sum()
+    }
+
     /// So many offsets are gone.
     pub fn count_gap(&self, chain: &str, offsets: u64) {
         self.gaps.with_label_values(&[chain]).inc_by(offsets);
@@ -132,17 +143,16 @@ impl ArchiveMetrics {
         self.count_failure(kind.name());
     }
 
-    /// What a check has found.
-    pub fn set_verdicts<'v>(&self, verdicts: impl IntoIterator<Item = &'v DayVerdict>, now_s: u64) {
-        let mut counts = [("verified", 0_i64), ("mismatch", 0), ("incomplete", 0)];
-        for verdict in verdicts {
-            for (state, count) in &mut counts {
-                *count += i64::from(*state == verdict.name());
-            }
-        }
-        for (state, count) in counts {
+    /// How many days and sources are in each state.
+    pub fn set_states(&self, counts: &BTreeMap<String, i64>) {
+        for state in STATES {
+            let count = counts.get(state).copied().unwrap_or(0);
             self.verify.with_label_values(&[state]).set(count);
         }
+    }
+
+    /// The daily check has ended.
+    pub fn set_checked(&self, now_s: u64) {
         self.verified_at
             .with_label_values(&["daily"])
             .set(i64::try_from(now_s).unwrap_or(0));

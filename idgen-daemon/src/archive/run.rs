@@ -23,8 +23,6 @@ use tokio_util::sync::CancellationToken;
 /// Before it begins anew; longer after each failure in a row.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// What went well for so long before it failed is new trouble, and not the old one.
-const FRESH: Duration = Duration::from_secs(5);
 /// What lasts shorter is nobody's trouble: the cell of a new store is being made, a broker is restarted.
 const TROUBLE_AFTER: Duration = Duration::from_secs(3);
 
@@ -45,6 +43,32 @@ impl<O> Clone for Archiver<O> {
             objects: Arc::clone(&self.objects),
             metrics: self.metrics.clone(),
         }
+    }
+}
+
+/// Turns that failed, one after another, without a commit between them. How long each of them took does not matter: an
+/// attempt at a place that does not answer takes many seconds.
+#[derive(Debug, Default)]
+struct Failing {
+    since: Option<Instant>,
+    times: u32,
+}
+
+impl Failing {
+    /// One more, of a turn that lasted from `begun` to `now`. Does it last long enough to be told?
+    fn again(&mut self, (begun, now): (Instant, Instant), has_committed: bool) -> bool {
+        if has_committed {
+            // What failed before is over, and this is new.
+            (self.since, self.times) = (Some(now), 0);
+        }
+        self.times += 1;
+        let since = *self.since.get_or_insert(begun);
+        now.duration_since(since) >= TROUBLE_AFTER
+    }
+
+    /// Before the next.
+    fn pause(&self) -> Duration {
+        (PAUSE * 2_u32.pow(self.times.min(6))).min(PAUSE_MAX)
     }
 }
 
@@ -70,32 +94,27 @@ pub async fn archive(
         tokio::spawn(check_daily(archiver, config, holder, stop.clone()))
     });
     let mut trouble = Complaint::default();
-    let (mut pause, mut failing): (Duration, Option<Instant>) = (PAUSE, None);
+    let mut failing = Failing::default();
     while !stop.is_cancelled() {
-        let begun = Instant::now();
+        let (begun, commits) = (Instant::now(), archiver.metrics.commits());
         let ended = match &config.kafka {
             Some(kafka) => kafka::turn(&archiver, kafka, (&config.store, &holder), &stop, &mut trouble).await,
             None => tables::turn(&archiver, &config, &holder, &stop, &mut trouble).await,
         };
         match ended {
-            Ok(()) => (pause, failing) = (PAUSE, None),
+            Ok(()) => failing = Failing::default(),
             Err(error) => {
-                if begun.elapsed() > FRESH {
-                    (pause, failing) = (PAUSE, Some(Instant::now()));
-                }
-                let text = format!("archive: {error}");
-                let since = *failing.get_or_insert(begun);
-                if since.elapsed() >= TROUBLE_AFTER {
-                    trouble.raise(text, Instant::now());
+                let (text, now) = (format!("archive: {error}"), Instant::now());
+                if failing.again((begun, now), archiver.metrics.commits() > commits) {
+                    trouble.raise(text, now);
                 } else {
                     tracing::debug!("{text}");
                 }
-                pause = (pause * 2).min(PAUSE_MAX);
             }
         }
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(failing.pause()) => {}
         }
     }
     match checking {
@@ -194,5 +213,31 @@ impl<O: Objects> Archiver<O> {
             self.metrics.count_failure("adopted");
         }
         Ok(appended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An outage whose attempts take long was never told: each of them passed for new trouble.
+    #[test]
+    fn an_outage_is_told_however_long_each_attempt_takes_and_a_commit_ends_it() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for each in [1, 6, 60] {
+            let mut failing = Failing::default();
+            let told = (0..10).map(|n| failing.again((at(n * each), at((n + 1) * each)), false));
+            let silent = told.filter(|told| !told).count();
+            assert!(silent <= 2, "attempts of {each} s: {silent} were not told");
+            assert_eq!(failing.pause(), PAUSE_MAX);
+        }
+        let mut failing = Failing::default();
+        assert!(!failing.again((at(0), at(1)), false), "a broker is restarted");
+        assert!(failing.again((at(1), at(9)), false));
+        // It has archived for an hour, and then something else happens.
+        assert!(!failing.again((at(10), at(3_610)), true));
+        assert_eq!(failing.pause(), PAUSE * 2);
+        assert!(failing.again((at(3_611), at(3_620)), false));
     }
 }

@@ -1,6 +1,6 @@
 //! The archiver of a server without Kafka: every database that has the extension, each boundary of time, one after another.
 
-use super::feed_table::{Ids, ids_of, ids_of_commit, mark, source_of, unpublished};
+use super::feed_table::{Keys, keys_of, keys_of_commit, mark, source_of, unpublished};
 use super::feed_trail::{events, trails};
 use super::ledger::{Appended, Ledger};
 use super::objects::Objects;
@@ -72,7 +72,12 @@ async fn server_of(postgres: &PostgresConfig) -> Result<u64> {
 }
 
 pub(crate) async fn open(url: &PostgresUrl, connect: Duration) -> Result<Session> {
-    let opened = Session::open(url, "idgend archive", connect, STATEMENT).await;
+    open_for(url, connect, STATEMENT).await
+}
+
+/// With statements that may take so long.
+pub(super) async fn open_for(url: &PostgresUrl, connect: Duration, statement: Duration) -> Result<Session> {
+    let opened = Session::open(url, "idgend archive", connect, statement).await;
     opened.map_err(|error| Error::retry(format!("connect to {}: {error}", crate::postgres::describe(url))))
 }
 
@@ -195,10 +200,10 @@ impl<O: Objects> Rounds<'_, O> {
             if messages.is_empty() {
                 break;
             }
-            let ids = ids_of(&messages);
+            let keys = keys_of(&messages);
             let cut = if more { Cut::Bytes } else { Cut::Time };
             match self.commit(&mut ledger, messages, Vec::new(), cut).await? {
-                Appended::Ours => mark(session, lease, &ids).await?,
+                Appended::Ours => mark(session, lease, &keys).await?,
                 Appended::Adopted => mark_last(session, lease, &ledger).await?,
             }
             self.archiver
@@ -264,11 +269,11 @@ impl<O: Objects> Rounds<'_, O> {
 }
 
 async fn mark_last<O: Objects>(session: &Session, lease: &mut Lease, ledger: &Ledger<O>) -> Result<()> {
-    let ids = match ledger.last() {
-        Some(commit) => ids_of_commit(ledger, commit).await?,
-        None => Ids::new(),
+    let keys = match ledger.last() {
+        Some(commit) => keys_of_commit(&**ledger.objects(), commit).await?,
+        None => Keys::new(),
     };
-    mark(session, lease, &ids).await
+    mark(session, lease, &keys).await
 }
 
 fn now_ms() -> i64 {

@@ -3,7 +3,7 @@ use super::objects::scripted::{Happens, Scripted};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::tests::{event, message};
 use super::*;
-use idgen_core::archive::Cut;
+use idgen_core::archive::{Cut, Day};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -194,4 +194,29 @@ fn files_are_by_day_and_service_and_what_is_foreign_has_its_own() {
         folders,
         wanted.map(|(folder, locked)| (folder.to_owned(), locked, 1))
     );
+}
+
+/// What is put in the place of a file marked events as handed on that no file has.
+#[tokio::test]
+async fn only_events_of_files_that_are_as_they_were_written_are_marked() {
+    let place = Scripted::default();
+    let mut writer = open(&place).await;
+    let next = batch(&writer, 0..3);
+    writer.append(next).await.unwrap();
+    let last = writer.last().unwrap().clone();
+    let keys = feed_table::keys_of_commit(&place, &last).await.unwrap();
+    let marked: Vec<i64> = keys.values().flatten().map(|key| key.0).collect();
+    assert_eq!(marked, [0, 1, 2]);
+    assert!(
+        keys.iter()
+            .all(|((day, _), keys)| keys.iter().all(|key| Day::of_us(key.1) == *day))
+    );
+    // A file that is whole, of another commit.
+    let other = pack(vec![message(0, 9, &event(9))], "t", 1, None).unwrap();
+    place.change(&last.files[0].key, |bytes| *bytes = other[0].bytes.to_vec());
+    let refused = feed_table::keys_of_commit(&place, &last)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("is not what was written"), "{refused}");
 }

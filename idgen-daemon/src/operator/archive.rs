@@ -2,7 +2,7 @@
 
 use super::consent::{Change, Consent};
 use crate::archive::backfill::{self, Backfill};
-use crate::archive::commit::{Commit, FOREIGN_SERVICE, FileEntry};
+use crate::archive::commit::{Commit, FOREIGN_SERVICE, FileEntry, is_as_written};
 use crate::archive::objects::{AnyObjects, Objects};
 use crate::archive::parquet::{FileError, Opened};
 use crate::archive::verify::{DayReport, Progress, Told, chains, check_day, walk};
@@ -298,6 +298,8 @@ impl Archive {
                 .is_some_and(|(_, service)| service == FOREIGN_SERVICE);
             if is_foreign == wish.foreign {
                 let bytes = self.objects().get(&entry.key).await?;
+                is_as_written(&bytes, &entry)
+                    .map_err(|why| Error::refused(format!("file {} {why}", entry.key)))?;
                 let broken = |error: FileError| Error::runtime(format!("file {}: {error}", entry.key));
                 let opened = Opened::open(bytes).map_err(broken)?;
                 for text in lines(&opened, wish).map_err(broken)? {

@@ -10,6 +10,8 @@
 mod kit;
 
 #[cfg(test)]
+mod archive_days;
+#[cfg(test)]
 mod archive_scene;
 #[cfg(test)]
 mod archive_table;

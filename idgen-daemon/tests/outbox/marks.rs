@@ -135,22 +135,30 @@ fn a27_the_archive_of_tables_marks_only_under_the_lease_that_is_in_force() {
     let source: String = value(&mut client, "SELECT source_id::text FROM idgen.space");
     let source: Uuid = source.parse().unwrap();
     // Not those of a midnight that came in between.
-    let of_day =
-        format!("SELECT event_id FROM idgen.audit_event WHERE at < '{day}'::timestamptz + interval '1 day'");
-    let ids: Vec<i64> = sql::column(&mut client, &of_day);
+    let of_day = format!(
+        "SELECT event_id, (extract(epoch FROM at) * 1000000)::int8 FROM idgen.audit_event
+          WHERE at < '{day}'::timestamptz + interval '1 day'"
+    );
+    let rows = client.query(&of_day, &[]).expect("read the outbox");
+    let keys: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let runtime = runtime();
     let session = runtime.block_on(session(&server));
     let held = runtime.block_on(held(&session, Stream::Segment));
     sql::run(&mut client, KEEP);
     for (what, lost) in LOST {
         sql::run(&mut client, lost);
-        let done = runtime.block_on(mark_under(&session, held, (&day, source, &ids)));
+        let done = runtime.block_on(mark_under(&session, held, (&day, source, &keys)));
         assert_eq!(done.expect("an answer"), 0, "another {what}");
         assert!(marked(&mut client).is_empty(), "another {what}");
         sql::run(&mut client, RESTORE);
     }
-    let done = runtime.block_on(mark_under(&session, held, (&day, source, &ids)));
-    assert_eq!(done.expect("an answer"), ids.len() as u64);
+    // Nor one that has the number of an event and not its time: it is another, of a database that has lost commits.
+    let others: Vec<(i64, i64)> = keys.iter().map(|(id, at_us)| (*id, at_us - 1)).collect();
+    let done = runtime.block_on(mark_under(&session, held, (&day, source, &others)));
+    assert_eq!(done.expect("an answer"), 0);
+    assert!(marked(&mut client).is_empty());
+    let done = runtime.block_on(mark_under(&session, held, (&day, source, &keys)));
+    assert_eq!(done.expect("an answer"), keys.len() as u64);
 }
 
 /// The same of a whole daemon, which learns of it by its mark: what it has sent stays unmarked, it drains no more, and when

@@ -143,7 +143,7 @@ pub struct Summary {
     pub at: (i64, i64),
     /// Lowest and highest `event_id`.
     pub ids: (i64, i64),
-    /// Of the `event_id` of all rows.
+    /// Of `event_id` and `at` of all rows.
     pub digest: IdDigest,
     /// Of the offsets of all rows.
     pub offsets: IdDigest,

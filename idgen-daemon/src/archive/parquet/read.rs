@@ -8,6 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use bytes::Bytes;
+use idgen_core::archive::EventKey;
 use idgen_core::utc::show_us;
 use serde_json::value::RawValue;
 use std::collections::HashSet;
@@ -71,11 +72,11 @@ impl Opened {
         Ok(builder.with_batch_size(BATCH_ROWS).build()?)
     }
 
-    /// Calls `see` with source, event id and time of each event.
+    /// Calls `see` with the source of each event, its id and its time.
     ///
     /// # Errors
     /// A page is damaged, or a column is missing.
-    pub fn each_id(&self, mut see: impl FnMut(&str, i64, i64)) -> Result<(), FileError> {
+    pub fn each_key(&self, mut see: impl FnMut(Uuid, EventKey)) -> Result<(), FileError> {
         for batch in self.batches()? {
             let columns = Columns(batch?);
             let (sources, ids) = (columns.get("source")?, columns.get("event_id")?);
@@ -83,7 +84,7 @@ impl Opened {
             let at = columns.get("at")?;
             let at = at.as_primitive::<TimestampMicrosecondType>();
             for row in 0..ids.len() {
-                see(sources.value(row), ids.value(row), at.value(row));
+                see(uuid(sources.value(row))?, (ids.value(row), at.value(row)));
             }
         }
         Ok(())
@@ -95,7 +96,7 @@ impl Opened {
     /// A page is damaged.
     pub fn summary(&self) -> Result<Summary, FileError> {
         let mut summary = Summary::default();
-        let mut seen: HashSet<(Uuid, i64)> = HashSet::new();
+        let mut seen: HashSet<(Uuid, i64, i64)> = HashSet::new();
         for batch in self.batches()? {
             let columns = Columns(batch?);
             let (partitions, offsets) = (columns.get("kafka_partition")?, columns.get("kafka_offset")?);
@@ -131,7 +132,7 @@ impl Opened {
                     summary.ids = (id, id);
                 }
                 summary.add(us, id, (partitions.value(row), offsets.value(row)));
-                seen.insert((uuid(sources.value(row))?, id));
+                seen.insert((uuid(sources.value(row))?, id, us));
             }
         }
         summary.events = seen.len() as u64;

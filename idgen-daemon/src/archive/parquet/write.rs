@@ -181,7 +181,7 @@ pub(super) fn summary_of_events(rows: &[Arrived]) -> Summary {
             summary.ids = (event.event_id, event.event_id);
         }
         summary.add(row.at_us, event.event_id, (row.spot.partition, row.spot.offset));
-        seen.insert((event.source, event.event_id));
+        seen.insert((event.source, event.event_id, row.at_us));
     }
     summary.events = seen.len() as u64;
     summary
@@ -192,7 +192,7 @@ impl Summary {
         self.rows += 1;
         self.at = (self.at.0.min(at_us), self.at.1.max(at_us));
         self.ids = (self.ids.0.min(event_id), self.ids.1.max(event_id));
-        self.digest.add(event_id);
+        self.digest.add_event((event_id, at_us));
         self.offsets.add(place_id(partition, offset));
     }
 }

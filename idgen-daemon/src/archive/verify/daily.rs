@@ -8,7 +8,7 @@ use crate::complaint::Complaint;
 use crate::config::Config;
 use crate::error::Result;
 use crate::lease::{HolderName, host_clock};
-use idgen_core::archive::DayVerdict;
+use idgen_core::archive::Day;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -56,44 +56,49 @@ async fn look<O: Objects>(
     holder: &HolderName,
     stop: &CancellationToken,
 ) -> Result<()> {
-    let due = Databases::open(config).await?.due().await?;
-    if due.is_empty() {
-        return Ok(());
+    let due = Databases::open(config)
+        .await?
+        .due(config.outbox.retention.in_days())
+        .await?;
+    if !due.is_empty() {
+        // The daemons of a cell, one after another: their reports of a day are one object.
+        let mut sole = alone(&config.store, holder, "check")?;
+        let outcome: Result<()> = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            checked = async {
+                sole.held().await?;
+                for day in due {
+                    check(archiver, config, holder, day).await?;
+                }
+                archiver.metrics.set_checked(host_clock().0 / 1_000);
+                Ok(())
+            } => checked,
+        };
+        sole.give_up().await;
+        outcome?;
     }
-    // The daemons of a cell, one after another: their reports of a day are one object.
-    let mut sole = alone(&config.store, holder, "check")?;
-    let outcome = tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        checked = async {
-            sole.held().await?;
-            let mut verdicts = Vec::new();
-            for day in due {
-                let quiet = |_: Progress| {};
-                let report = check_day(&archiver.objects, config, day, (&holder.name, false), &quiet).await?;
-                for problem in &report.problems {
-                    tracing::error!(%day, "the archive is not as it was written: {problem}");
-                }
-                for source in &report.sources {
-                    if let (Some(state), Some(reason)) = (&source.state, &source.reason) {
-                        tracing::warn!(%day, source = %source.source, state, "the archive of a day is not complete: {reason}");
-                    }
-                    verdicts.extend(verdict(source.state.as_deref(), source.reason.as_deref()));
-                }
-                tracing::info!(%day, state = report.state, files = report.files, rows = report.rows, "a day of the archive was checked");
-            }
-            archiver.metrics.set_verdicts(&verdicts, host_clock().0 / 1_000);
-            Ok(())
-        } => checked,
-    };
-    sole.give_up().await;
-    outcome
+    // Of all days that are there, and not only of those that were due: a mismatch stays one until its day is checked anew.
+    let states = Databases::open(config).await?.states().await?;
+    archiver.metrics.set_states(&states);
+    Ok(())
 }
 
-fn verdict(state: Option<&str>, reason: Option<&str>) -> Option<DayVerdict> {
-    let reason = reason.unwrap_or_default().to_owned();
-    match state? {
-        "verified" => Some(DayVerdict::Verified),
-        "mismatch" => Some(DayVerdict::Mismatch(reason)),
-        _ => Some(DayVerdict::Incomplete(reason)),
+async fn check<O: Objects>(
+    archiver: &Archiver<O>,
+    config: &Config,
+    holder: &HolderName,
+    day: Day,
+) -> Result<()> {
+    let quiet = |_: Progress| {};
+    let report = check_day(&archiver.objects, config, day, (&holder.name, false), &quiet).await?;
+    for problem in &report.problems {
+        tracing::error!(%day, "the archive is not as it was written: {problem}");
     }
+    for source in &report.sources {
+        if let (Some(state), Some(reason)) = (&source.state, &source.reason) {
+            tracing::warn!(%day, source = %source.source, state, "the archive of a day is not complete: {reason}");
+        }
+    }
+    tracing::info!(%day, state = report.state, files = report.files, rows = report.rows, "a day of the archive was checked");
+    Ok(())
 }

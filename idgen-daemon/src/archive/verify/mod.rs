@@ -3,24 +3,25 @@
 
 mod daily;
 mod table;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use self::daily::check_daily;
 pub use self::walk::{Walked, chains, walk};
 
 use self::table::{Databases, TableDay};
-use super::commit::{FileEntry, daily_key, digest_text, sha256};
+use super::commit::{FileEntry, daily_key, digest_text, is_as_written};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::Opened;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::event::hex;
 use crate::lease::host_clock;
 use bytes::Bytes;
-use idgen_core::archive::{Day, DayEvidence, DayVerdict, IdDigest, judge};
-use idgen_core::utc::show_us;
+use idgen_core::archive::{Day, DayEvidence, DayVerdict, EventKey, IdDigest, judge};
+use idgen_core::utc::{parse_us, show_us};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -28,8 +29,10 @@ use uuid::Uuid;
 const NAMED_MAX: usize = 10;
 /// Problems that are listed.
 const PROBLEMS_MAX: usize = 100;
-/// A chain is walked from where the check of the day before yesterday found it: then no event of the day was there yet.
-const CHECKPOINT_DAYS: u32 = 2;
+/// A chain is walked from where a check found it that was made before the day began, by any clock: then no event of the day was
+/// there yet. As a rule that is the check of the day before yesterday; it is looked for so far back.
+const CHECKPOINT_DAYS: std::ops::RangeInclusive<u32> = 2..=31;
+const CLOCKS_US: i64 = 3_600_000_000;
 
 /// How far it is.
 #[derive(Clone, Copy, Debug)]
@@ -68,10 +71,22 @@ pub struct DayReport {
     pub bytes: u64,
     /// Where each chain ended then.
     pub chains: Vec<ChainHead>,
+    /// The first check of the day, where this is a later one: whoever checks a day after this one begins there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<FirstCheck>,
     /// Each source of events.
     pub sources: Vec<SourceReport>,
     /// Everything that is wrong.
     pub problems: Vec<String>,
+}
+
+/// What the first check of a day found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstCheck {
+    /// When.
+    pub checked_at: String,
+    /// Where each chain ended then.
+    pub chains: Vec<ChainHead>,
 }
 
 /// Where a chain ended.
@@ -109,7 +124,7 @@ pub struct SourceReport {
 /// What the files of a day have.
 #[derive(Default)]
 struct DayFiles {
-    ids: BTreeMap<Uuid, Vec<i64>>,
+    events: DayEvents,
     files: u64,
     rows: u64,
     bytes: u64,
@@ -127,41 +142,57 @@ pub async fn check_day<O: Objects>(
     (by, whole): (&str, bool),
     told: Told<'_>,
 ) -> Result<DayReport> {
-    let (heads, found) = read_day(objects, day, whole, told).await?;
+    let (heads, mut found) = read_day(objects, day, whole, told).await?;
     let mut databases = Databases::open(config).await?;
     let mut sources = compare(&mut databases, day, &found).await?;
     let text = |head: &ChainHead| format!("{} {}:{}", head.chain, head.seq, head.sha256);
     let head = heads.iter().map(text).collect::<Vec<_>>().join(", ");
-    for (report, verdict, archived) in &sources {
-        if let (Some(database), Some(verdict)) = (&report.database, verdict) {
+    for (report, judged) in &sources {
+        if let Some((verdict, table)) = judged {
             databases
-                .write(database, day, (report.source, verdict, *archived), (&head, by))
+                .write(day, (report.source, table, verdict), (&head, by))
                 .await?;
         }
     }
     let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
-    let mut found = found;
     found.problems.truncate(PROBLEMS_MAX);
-    let worst = worst(
-        sources.iter().filter_map(|(_, verdict, _)| verdict.as_ref()),
-        &found.problems,
-    );
     let mut report = DayReport {
         schema: 1,
         day: day.to_string(),
-        state: worst.to_owned(),
+        state: String::new(),
         checked_at: show_us(now_us),
         checked_by: by.to_owned(),
         files: found.files,
         rows: found.rows,
         bytes: found.bytes,
         chains: heads,
-        sources: sources.drain(..).map(|(report, ..)| report).collect(),
+        first: None,
+        sources: sources.drain(..).map(|(report, _)| report).collect(),
         problems: found.problems,
     };
-    keep_others(&mut report, read_report(&**objects, day).await?);
+    if let Some(before) = read_report(&**objects, day).await? {
+        keep_what_was(&mut report, before);
+    }
+    worst(&report).clone_into(&mut report.state);
     write_report(&**objects, day, &report).await?;
     Ok(report)
+}
+
+/// Where the chains ended before an event of the day was there; nothing: they are walked from their beginning.
+async fn checkpoint_of<O: Objects>(objects: &O, day: Day) -> Result<Vec<ChainHead>> {
+    for days in CHECKPOINT_DAYS {
+        if let Some(report) = read_report(objects, day.before(days)).await? {
+            let (checked_at, chains) = match report.first {
+                Some(first) => (first.checked_at, first.chains),
+                None => (report.checked_at, report.chains),
+            };
+            let is_before = |us: i64| us.saturating_add(CLOCKS_US) <= day.start_us();
+            if parse_us(&checked_at).is_some_and(is_before) {
+                return Ok(chains);
+            }
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// Walks the chains and reads the files of a day.
@@ -174,8 +205,7 @@ async fn read_day<O: Objects>(
     let known = if whole {
         Vec::new()
     } else {
-        let before = read_report(&**objects, day.before(CHECKPOINT_DAYS)).await?;
-        before.map_or_else(Vec::new, |report| report.chains)
+        checkpoint_of(&**objects, day).await?
     };
     let (mut heads, mut entries, mut found) = (Vec::new(), Vec::new(), DayFiles::default());
     for chain in chains(&**objects).await? {
@@ -191,9 +221,9 @@ async fn read_day<O: Objects>(
         check_file(&**objects, &entry, &mut found).await?;
         told(Progress::File(entry.bytes));
     }
-    for ids in found.ids.values_mut() {
-        ids.sort_unstable();
-        ids.dedup();
+    for events in found.events.values_mut() {
+        events.sort_unstable();
+        events.dedup();
     }
     Ok((heads, found))
 }
@@ -204,8 +234,8 @@ pub struct MissingEvents {
     pub database: String,
     /// The source.
     pub source: Uuid,
-    /// Their `event_id`, in rising order.
-    pub ids: Vec<i64>,
+    /// In rising order.
+    pub events: Vec<EventKey>,
 }
 
 /// The events of a day that the archive has not. What is wrong with its files is no matter here: what they have counts as
@@ -226,34 +256,39 @@ pub async fn missing_events<O: Objects>(
         if table.is_gone {
             continue;
         }
-        let archived = found.ids.get(&source).map_or(&[][..], Vec::as_slice);
-        let mut ids = databases.ids(&table.database, day, source).await?;
-        ids.retain(|id| archived.binary_search(id).is_err());
-        if !ids.is_empty() {
+        let archived = found.events.get(&source).map_or(&[][..], Vec::as_slice);
+        let mut events = databases.events(&table.database, day, source).await?;
+        events.retain(|event| archived.binary_search(event).is_err());
+        if !events.is_empty() {
             missing.push(MissingEvents {
                 database: table.database,
                 source,
-                ids,
+                events,
             });
         }
     }
     Ok(missing)
 }
 
-fn worst<'v>(verdicts: impl Iterator<Item = &'v DayVerdict>, problems: &[String]) -> &'static str {
-    let mut names: Vec<_> = verdicts.map(DayVerdict::name).collect();
-    if !problems.is_empty() {
-        names.push("mismatch");
+/// The worst of all sources. Where there is nothing at all nothing is proved.
+fn worst(report: &DayReport) -> &'static str {
+    let has = |state: &str| report.sources.iter().any(|of| of.state.as_deref() == Some(state));
+    if has("mismatch") || !report.problems.is_empty() {
+        "mismatch"
+    } else if has("incomplete") || (report.sources.is_empty() && report.files == 0) {
+        "incomplete"
+    } else {
+        "verified"
     }
-    let found = ["mismatch", "incomplete"]
-        .into_iter()
-        .find(|state| names.contains(state));
-    found.unwrap_or("verified")
 }
 
-/// Several servers may share an archive: what another one has found of its sources stays.
-fn keep_others(report: &mut DayReport, before: Option<DayReport>) {
-    let Some(before) = before else { return };
+/// Several servers may share an archive: what another one has found of its sources stays, and so does what the first check of
+/// the day has found of the chains.
+fn keep_what_was(report: &mut DayReport, before: DayReport) {
+    report.first = before.first.or(Some(FirstCheck {
+        checked_at: before.checked_at,
+        chains: before.chains,
+    }));
     for theirs in before.sources {
         let ours = report
             .sources
@@ -303,9 +338,9 @@ async fn check_file<O: Objects>(objects: &O, entry: &FileEntry, found: &mut DayF
         .await
         .map_err(|error| Error::runtime(format!("read a file: {error}")))?
     {
-        Ok(ids) => {
-            for (source, mut of_source) in ids {
-                found.ids.entry(source).or_default().append(&mut of_source);
+        Ok(events) => {
+            for (source, mut of_source) in events {
+                found.events.entry(source).or_default().append(&mut of_source);
             }
         }
         Err(why) => found.problems.push(format!("file {} {why}", entry.key)),
@@ -313,16 +348,10 @@ async fn check_file<O: Objects>(objects: &O, entry: &FileEntry, found: &mut DayF
     Ok(())
 }
 
-type FileIds = BTreeMap<Uuid, Vec<i64>>;
+type DayEvents = BTreeMap<Uuid, Vec<EventKey>>;
 
-fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<FileIds, String> {
-    let hash = hex(&sha256(bytes));
-    if hash != wanted.sha256 || bytes.len() as u64 != wanted.bytes {
-        return Err(format!(
-            "is not what was written: its SHA-256 is {hash}, and the commit says {}",
-            wanted.sha256
-        ));
-    }
+fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<DayEvents, String> {
+    is_as_written(bytes, wanted)?;
     let broken = |error: super::parquet::FileError| format!("cannot be read: {error}");
     let opened = Opened::open(bytes.clone()).map_err(broken)?;
     let summary = opened.summary().map_err(broken)?;
@@ -336,29 +365,26 @@ fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<FileIds, 
             summary.rows
         ));
     }
-    let mut ids = FileIds::new();
+    let mut events = DayEvents::new();
     if !opened.is_foreign {
-        let read = opened.each_id(|source, id, _| {
-            ids.entry(source.parse().unwrap_or_default())
-                .or_default()
-                .push(id);
-        });
+        let read = opened.each_key(|source, key| events.entry(source).or_default().push(key));
         read.map_err(broken)?;
     }
-    Ok(ids)
+    Ok(events)
 }
 
-type Compared = (SourceReport, Option<DayVerdict>, IdDigest);
+/// Of a source of a database here what it comes to, and what was compared.
+type Compared = (SourceReport, Option<(DayVerdict, TableDay)>);
 
 /// Every source that the files or the tables have.
 async fn compare(databases: &mut Databases, day: Day, found: &DayFiles) -> Result<Vec<Compared>> {
     let mut tables = databases.digests(day).await?;
     let nothing = Vec::new();
     let mut compared = Vec::new();
-    let sources: std::collections::BTreeSet<_> = found.ids.keys().chain(tables.keys()).copied().collect();
+    let sources: BTreeSet<_> = found.events.keys().chain(tables.keys()).copied().collect();
     for source in sources {
-        let ids = found.ids.get(&source).unwrap_or(&nothing);
-        let archived = IdDigest::of(ids.iter().copied());
+        let events = found.events.get(&source).unwrap_or(&nothing);
+        let archived = IdDigest::of(events.iter().copied());
         let mut report = SourceReport {
             source,
             database: None,
@@ -369,8 +395,8 @@ async fn compare(databases: &mut Databases, day: Day, found: &DayFiles) -> Resul
             missing: Vec::new(),
             extra: Vec::new(),
         };
-        let Some(table) = tables.remove(&source) else {
-            compared.push((report, None, archived));
+        let Some(mut table) = tables.remove(&source) else {
+            compared.push((report, None));
             continue;
         };
         let mut evidence = DayEvidence {
@@ -384,17 +410,18 @@ async fn compare(databases: &mut Databases, day: Day, found: &DayFiles) -> Resul
             differ(
                 databases,
                 day,
-                (source, &table, ids),
+                (source, &table, events),
                 (&mut evidence, &mut report),
             )
             .await?;
+            table.digest = evidence.table;
         }
         let verdict = judge(&evidence);
-        report.database = Some(table.database);
+        report.database = Some(table.database.clone());
         report.table = Some(table.digest.rows);
         report.state = Some(verdict.name().to_owned());
         report.reason = verdict.reason().map(str::to_owned);
-        compared.push((report, Some(verdict), archived));
+        compared.push((report, Some((verdict, table))));
     }
     Ok(compared)
 }
@@ -403,15 +430,15 @@ async fn compare(databases: &mut Databases, day: Day, found: &DayFiles) -> Resul
 async fn differ(
     databases: &mut Databases,
     day: Day,
-    (source, table, archived): (Uuid, &TableDay, &[i64]),
+    (source, table, archived): (Uuid, &TableDay, &[EventKey]),
     (evidence, report): (&mut DayEvidence, &mut SourceReport),
 ) -> Result<()> {
-    let there = databases.ids(&table.database, day, source).await?;
-    let without = |ids: &[i64], others: &[i64]| {
-        let missing: Vec<i64> = ids
+    let there = databases.events(&table.database, day, source).await?;
+    let without = |events: &[EventKey], others: &[EventKey]| {
+        let missing: Vec<i64> = events
             .iter()
-            .filter(|id| others.binary_search(id).is_err())
-            .copied()
+            .filter(|event| others.binary_search(event).is_err())
+            .map(|event| event.0)
             .collect();
         (
             missing.len() as u64,
