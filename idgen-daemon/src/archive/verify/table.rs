@@ -33,11 +33,6 @@ const WRITE: &str = "
        SET (state, rows, digest_xor, digest_sum, reason, head, checked_by, checked_at)
          = (EXCLUDED.state, EXCLUDED.rows, EXCLUDED.digest_xor, EXCLUDED.digest_sum, EXCLUDED.reason, EXCLUDED.head,
             EXCLUDED.checked_by, clock_timestamp())";
-/// The digest of a day that has left the table is all that is known of it: it stays.
-const WRITE_GONE: &str = "
-    UPDATE idgen.archive_day
-       SET (state, reason, head, checked_by, checked_at) = ($3, $4, $5, $6, clock_timestamp())
-     WHERE source_id = $1 AND day = $2::text::date";
 /// Days that have a leaf.
 const LEAVES: &str = "
     SELECT to_date(right(c.relname, 8), 'YYYYMMDD') AS day
@@ -161,6 +156,7 @@ impl Databases {
         }
     }
 
+    /// Digests are those of the table, and of a day that has left it those that are known already: never what the archive has.
     pub async fn write(
         &mut self,
         day: Day,
@@ -174,18 +170,12 @@ impl Databases {
             table.digest.xor.cast_signed(),
             table.digest.sum.cast_signed(),
         );
-        let written = if table.is_gone {
-            session
-                .execute(WRITE_GONE, &[&source, &day, &state, &reason, &head, &by])
-                .await
-        } else {
-            session
-                .execute(
-                    WRITE,
-                    &[&source, &day, &state, &rows, &xor, &sum, &reason, &head, &by],
-                )
-                .await
-        };
+        let written = session
+            .execute(
+                WRITE,
+                &[&source, &day, &state, &rows, &xor, &sum, &reason, &head, &by],
+            )
+            .await;
         written.map_err(|error| Error::retry(format!("write idgen.archive_day: {error}")))?;
         Ok(())
     }
