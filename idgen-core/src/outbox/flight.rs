@@ -193,6 +193,11 @@ impl<K: Ord + Copy, T> Flight<K, T> {
         }
     }
 
+    /// Nobody could have answered until now.
+    pub fn restart_quiet(&mut self, now_ms: u64) {
+        self.quiet_since_ms = now_ms;
+    }
+
     /// Forgets what is awaited. What was acknowledged stays: the broker has it, and it is to be marked. Numbers go on above.
     pub fn reset(&mut self) {
         for key in std::mem::take(&mut self.tickets).into_values() {
@@ -266,6 +271,12 @@ mod tests {
         assert_eq!(flight.quiet_ms(6_000), 5_000);
         flight.acknowledge(one, 6_000);
         assert_eq!(flight.quiet_ms(7_000), 1_000);
+        flight.restart_quiet(50_000);
+        assert_eq!(
+            flight.quiet_ms(50_500),
+            500,
+            "with no broker there was nobody to answer"
+        );
         flight.reset();
         assert_eq!(flight.quiet_ms(99_000), 0);
     }

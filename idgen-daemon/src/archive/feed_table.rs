@@ -9,7 +9,7 @@ use super::objects::Objects;
 use super::parquet::{Arrived, Message, Opened, Spot};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA};
-use crate::outbox::{Held, Lease};
+use crate::outbox::{Held, IN_FORCE, Lease};
 use crate::postgres::{PgError, Session};
 use idgen_core::archive::{Day, EventKey};
 use idgen_core::utc::parse_us;
@@ -34,16 +34,13 @@ const UNPUBLISHED: &str = "
      WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
        AND NOT published AND event_id > $2
      ORDER BY event_id LIMIT $3";
-/// By `at` too: a database that has lost commits gives an event's number to another event, which the commit has not.
+/// Under the epoch of the drain lease, as whoever sends to Kafka does: see [`IN_FORCE`]. By `at` too: a database that has lost
+/// commits gives an event's number to another event, which the commit has not.
 const MARK: &str = "
     UPDATE idgen.audit_event SET published = true
-     WHERE at >= $1::text::timestamptz AND at < $1::text::timestamptz + interval '1 day'
-       AND source_id = $2 AND event_id = ANY($3) AND NOT published
-       AND (event_id, (extract(epoch FROM at) * 1000000)::int8) IN (SELECT * FROM unnest($3::int8[], $6::int8[]))";
-/// Under the epoch of the drain lease, as whoever sends to Kafka does.
-const IN_FORCE: &str = "
-       AND EXISTS (SELECT FROM idgen.drain_lease l
-                    WHERE l.stream = 'segment' AND l.epoch = $4 AND l.holder = $5 AND l.expires > clock_timestamp())";
+     WHERE at >= $4::text::timestamptz AND at < $4::text::timestamptz + interval '1 day'
+       AND source_id = $5 AND event_id = ANY($6) AND NOT published
+       AND (event_id, (extract(epoch FROM at) * 1000000)::int8) IN (SELECT * FROM unnest($6::int8[], $7::int8[])) AND ";
 const ABOUT: &str = "SELECT pg_is_in_recovery(), (SELECT source_id FROM idgen.space)";
 
 /// Events by day and source.
@@ -246,7 +243,15 @@ pub async fn mark_under(
     session
         .execute(
             &statement,
-            &[&start, &source, &ids, &held.epoch, &held.instance, &at_us],
+            &[
+                &held.stream.name(),
+                &held.epoch,
+                &held.instance,
+                &start,
+                &source,
+                &ids,
+                &at_us,
+            ],
         )
         .await
         .map_err(|error| Error::retry(format!("mark events as published: {error}")))

@@ -140,7 +140,9 @@ impl DrainMetrics {
         self.set(&self.of.epoch, 0);
         let label = [self.database.as_str()];
         let _ = self.of.oldest.remove_label_values(&label);
-        let _ = self.of.backlog.remove_label_values(&label);
+        for gauge in [&self.of.backlog, &self.of.dead] {
+            let _ = gauge.remove_label_values(&label);
+        }
     }
 
     /// So many were marked, and it took so long.

@@ -19,14 +19,14 @@ const AHEAD_MIN: i64 = 3;
 const AT_ONCE: i64 = 5_000;
 
 const STATUS: &str = "
-    SELECT coalesce(l.holder_name, ''), l.epoch, greatest(extract(epoch FROM l.expires - clock_timestamp()), 0)::float8,
+    SELECT coalesce(CASE WHEN l.holder IS NOT NULL AND l.expires > clock_timestamp() THEN l.holder_name END, ''), l.epoch, greatest(extract(epoch FROM l.expires - clock_timestamp()), 0)::float8,
            (SELECT count(*) FROM idgen.audit_event e WHERE NOT e.published),
            coalesce((SELECT extract(epoch FROM clock_timestamp() - e.at)::float8 FROM idgen.audit_event e
                       WHERE NOT e.published ORDER BY e.event_id LIMIT 1), 0),
            (SELECT count(*) FROM idgen.audit_event_dlq d WHERE d.sent_at IS NULL),
            (SELECT count(*) FROM idgen.audit_leaves()),
            (SELECT count(*) FROM idgen.audit_day d WHERE d.sealed_at IS NOT NULL),
-           coalesce((SELECT (max(v.to_s) - extract(epoch FROM clock_timestamp())::bigint) / 86400 FROM idgen.audit_leaves() v), 0),
+           coalesce((SELECT (max(v.to_s) - floor(extract(epoch FROM clock_timestamp()))::bigint) / 86400 FROM idgen.audit_leaves() v), 0),
            l.watermark_tx::text
       FROM idgen.drain_lease l WHERE l.stream = 'segment'";
 
@@ -54,15 +54,26 @@ const REPLAY: &str = "
         UPDATE idgen.drain_lease SET asked = asked + 1 WHERE stream = 'segment' AND EXISTS (SELECT FROM changed))
     SELECT count(*), max(event_id) FROM changed";
 
-/// All in one statement: a dead letter is being sent if, and only if, its event is, and whoever drains is told.
+/// All in one statement: a dead letter is being sent if, and only if, its event is, and whoever drains is told. Of an event
+/// that is not published a stub may be under way, which would be taken for the whole: it is left as it is. Shows how many are
+/// sent, and of how many the event is not in the table (any more).
 const RETRY: &str = "
-    WITH chosen AS (
-        UPDATE idgen.audit_event_dlq d SET retried_at = clock_timestamp()
-         WHERE d.sent_at IS NULL AND ($1::int8[] IS NULL OR d.event_id = ANY ($1))
-        RETURNING d.event_id, d.at),
+    WITH letter AS (
+        SELECT d.source_id, d.event_id, d.at FROM idgen.audit_event_dlq d
+         WHERE d.sent_at IS NULL AND ($1::int8[] IS NULL OR d.event_id = ANY ($1))),
+    sent AS (
+        UPDATE idgen.audit_event e SET published = false FROM letter l
+         WHERE e.event_id = l.event_id AND e.at = l.at AND e.source_id = l.source_id AND e.published
+        RETURNING e.source_id, e.event_id),
+    noted AS (
+        UPDATE idgen.audit_event_dlq d SET retried_at = clock_timestamp() FROM sent s
+         WHERE d.source_id = s.source_id AND d.event_id = s.event_id),
     told AS (
-        UPDATE idgen.drain_lease SET asked = asked + 1 WHERE stream = 'segment' AND EXISTS (SELECT FROM chosen))
-    UPDATE idgen.audit_event e SET published = false FROM chosen c WHERE e.event_id = c.event_id AND e.at = c.at";
+        UPDATE idgen.drain_lease SET asked = asked + 1 WHERE stream = 'segment' AND EXISTS (SELECT FROM sent))
+    SELECT (SELECT count(*) FROM sent),
+           (SELECT count(*) FROM letter l
+             WHERE NOT EXISTS (SELECT FROM idgen.audit_event e
+                                WHERE e.event_id = l.event_id AND e.at = l.at AND e.source_id = l.source_id))";
 
 /// How the outbox of a database stands.
 #[derive(Clone, Debug, Serialize)]
@@ -206,6 +217,22 @@ pub struct Replay {
 pub struct Again {
     /// So many events are sent once more.
     pub events: u64,
+    /// Of so many dead letters the event is not in the database any more, so they cannot be.
+    #[serde(skip_serializing_if = "is_none")]
+    pub gone: u64,
+}
+
+/// Nothing is said of it then.
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Again {
+    /// So many events, and nothing else.
+    #[must_use]
+    pub fn of(events: u64) -> Self {
+        Self { events, gone: 0 }
+    }
 }
 
 fn failed(error: PgError) -> Error {
@@ -264,17 +291,31 @@ impl OutboxOf {
             .collect()
     }
 
-    /// Has dead letters sent anew, as they are: those of these events, or all.
+    /// Has dead letters sent anew, as they are: those of these events, or all. Those on their way already are left alone.
     ///
     /// # Errors
-    /// Refused, or away.
+    /// Away, or refused: none can be sent, because their events are not in the table.
     pub async fn retry(&self, events: Option<Vec<i64>>) -> Result<Again> {
-        let changed = self
+        let rows = self
             .session
-            .execute_typed(RETRY, &[(&events, Type::INT8_ARRAY)])
+            .rows_typed(RETRY, &[(&events, Type::INT8_ARRAY)])
             .await
             .map_err(failed)?;
-        Ok(Again { events: changed })
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::runtime("nothing was counted"))?;
+        let count = |at| get::<i64>(row, at).map(|count| u64::try_from(count).unwrap_or_default());
+        let (events, gone) = (count(0)?, count(1)?);
+        if events == 0 && gone > 0 {
+            return Err(Error::refused(format!(
+                "{gone} dead letters cannot be sent: their events are not in idgen.audit_event"
+            ))
+            .with_hint(
+                "they are of leases, or of a day that was dropped; each is whole in idgen.audit_event_dlq: keep it \
+                 elsewhere and delete its row",
+            ));
+        }
+        Ok(Again { events, gone })
     }
 
     /// How many events a replay would send once more.
@@ -317,7 +358,7 @@ impl OutboxOf {
                 .ok_or_else(|| Error::runtime("nothing was counted"))?;
             events += u64::try_from(get::<i64>(row, 0)?).unwrap_or_default();
             let Some(last) = get::<Option<i64>>(row, 1)? else {
-                return Ok(Again { events });
+                return Ok(Again::of(events));
             };
             after = last;
             told(events);

@@ -1,12 +1,12 @@
 //! The day tables of a database: looked at each minute, sealed when nothing can come any more, dropped when the archive vouches
 //! for them. They are made by the refill workers, which need them; here is said when those fall behind.
 
-use super::server::ready;
+use super::server::Way;
 use super::text::{column, retry};
 use crate::complaint::Complaint;
 use crate::error::{Error, Result};
 use crate::metrics::DrainMetrics;
-use crate::postgres::{PostgresUrl, Session};
+use crate::postgres::Session;
 use crate::random::random;
 use idgen_core::outbox::{Day, DayFacts, DayState, Gate, Leaf, Retention, days_ahead, holes};
 use std::collections::BTreeMap;
@@ -20,9 +20,10 @@ const PERIOD_MS: u64 = 60_000;
 const AHEAD_MIN: i32 = 3;
 /// Tables that are dropped in one look: each takes a lock for a moment.
 const DROPS_AT_ONCE: usize = 5;
+/// Before it is dropped all rows of a day are read, and compared with what the archive has.
+const DROP_LIMIT: Duration = Duration::from_secs(600);
 
-const NOW: &str =
-    "SELECT extract(epoch FROM clock_timestamp())::int8, pg_snapshot_xmin(pg_current_snapshot())::text::int8";
+const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()))::int8, pg_snapshot_xmin(pg_current_snapshot())::text::int8";
 
 const LEAVES: &str = "SELECT leaf::text, from_s, to_s FROM idgen.audit_leaves()";
 
@@ -75,15 +76,20 @@ impl Days {
         }
     }
 
-    pub(super) async fn run(mut self, url: &PostgresUrl, connect_timeout: Duration, stop: CancellationToken) {
+    pub(super) async fn run(mut self, way: &Way, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let looked = async {
-                match ready(url, connect_timeout).await? {
-                    Some(session) => self.look_after(&session).await,
+                match way.ready().await? {
+                    Some(session) => self.look_after(way, &session).await,
                     None => Ok(()),
                 }
             };
-            match looked.await {
+            // To drop a day may take minutes, and is given up at any moment: nothing of it is done then.
+            let looked = tokio::select! {
+                () = stop.cancelled() => return,
+                looked = looked => looked,
+            };
+            match looked {
                 Ok(()) => self.trouble.settle(&format!(
                     "outbox: the days of database {} are looked after",
                     self.database
@@ -103,7 +109,7 @@ impl Days {
     }
 
     /// Each step is a statement of its own, committed by itself.
-    async fn look_after(&mut self, session: &Session) -> Result<()> {
+    async fn look_after(&mut self, way: &Way, session: &Session) -> Result<()> {
         let looked = look(session).await?;
         self.tell_ahead(&looked);
         for day in &looked.days {
@@ -125,7 +131,7 @@ impl Days {
                 );
             }
         }
-        self.drop_old(session, &looked).await
+        self.drop_old(way, &looked).await
     }
 
     fn tell_ahead(&mut self, looked: &Looked) {
@@ -154,7 +160,7 @@ impl Days {
         }
     }
 
-    async fn drop_old(&mut self, session: &Session, looked: &Looked) -> Result<()> {
+    async fn drop_old(&mut self, way: &Way, looked: &Looked) -> Result<()> {
         let retention = i32::try_from(self.retention.in_days()).unwrap_or(i32::MAX);
         let (mut kept, mut why, mut dropped) = (BTreeMap::new(), Vec::new(), 0);
         for facts in &looked.days {
@@ -163,7 +169,7 @@ impl Days {
                 Some(gate) => gate,
                 None if dropped >= DROPS_AT_ONCE => continue,
                 None => {
-                    let Some((gate, text)) = drop_day(session, facts.day, retention).await? else {
+                    let Some((gate, text)) = drop_day(way, facts.day, retention).await? else {
                         dropped += 1;
                         tracing::info!(
                             database = self.database,
@@ -197,12 +203,17 @@ impl Days {
 }
 
 /// Drops a day, or says what keeps it.
-async fn drop_day(session: &Session, day: Day, keep_days: i32) -> Result<Option<(Gate, String)>> {
+async fn drop_day(way: &Way, day: Day, keep_days: i32) -> Result<Option<(Gate, String)>> {
     let begins = day.begins() as f64;
+    // Somebody waits for it longer than the server works on it: so it never goes on unseen.
+    let session = way.open(DROP_LIMIT + DROP_LIMIT / 4).await?;
+    let limited = format!("BEGIN; SET LOCAL statement_timeout = {}", DROP_LIMIT.as_millis());
+    session.batch(&limited).await.map_err(retry)?;
     let rows = session
         .rows_typed(DROP, &[(&begins, Type::FLOAT8), (&keep_days, Type::INT4)])
         .await
         .map_err(retry)?;
+    session.batch("COMMIT").await.map_err(retry)?;
     let said: Option<String> = rows.first().map(|row| column(row, 0)).transpose()?.flatten();
     Ok(said.map(|said| {
         let name = said.split(':').next().unwrap_or_default();

@@ -6,18 +6,19 @@
 //! One task, one session, one producer. Whatever fails, the producer is dropped with what is in it and everything begins anew
 //! from the table; what the brokers have and nobody has marked yet is marked first where the session is still the same.
 
+mod send;
+
 use super::lease::{Held, Holder, Lease};
-use super::producer::{Report, Sender, Sent};
-use super::queue::{Marked, Page, Queue, Row};
+use super::producer::{Report, Sender};
+use super::queue::{Marked, Queue};
 use crate::complaint::Complaint;
 use crate::config::KafkaConfig;
 use crate::error::{Error, Result};
-use crate::event::StubReason;
 use crate::metrics::DrainMetrics;
 use crate::postgres::Session;
 use crate::random::random;
 use idgen_core::outbox::{Backoff, Flight, FlightLimits, Poison, SendFault};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Rows of one look.
 const LOOK_ROWS: usize = 1_000;
+/// With less room than for so many it is waited for more: a look reads what is in flight too.
+const ROOM_MIN: usize = 100;
 /// Rows that are marked together at the most,
 const MARK_ROWS: usize = 2_000;
 /// ... and for how long an acknowledged row waits for others.
@@ -82,6 +85,16 @@ pub struct Drainer<Q: Queue> {
     /// Something has failed, and this is what says most of why, since when.
     failed: Option<(SendFault, String, Instant)>,
     stubs: BTreeMap<Q::Key, Poison>,
+    /// Dead letters that were written since the queue was last begun anew.
+    kept: BTreeSet<Q::Key>,
+    /// A broker has refused a batch: until the queue is empty each event goes by itself, so that it is known which one it is.
+    singly: bool,
+    /// A batch was refused: the next producer sends singly.
+    is_suspect: bool,
+    /// What failed last will not fail again like this.
+    is_mended: bool,
+    /// There was no room for the next event: until something is marked there is nothing to look for.
+    is_full: bool,
     began: Instant,
     acknowledged_at: Option<Instant>,
     /// Something was marked since somebody asked.
@@ -107,6 +120,11 @@ impl<Q: Queue> Drainer<Q> {
             sender: None,
             failed: None,
             stubs: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            singly: false,
+            is_suspect: false,
+            is_mended: false,
+            is_full: false,
             began: now,
             acknowledged_at: None,
             has_marked: false,
@@ -192,7 +210,9 @@ impl<Q: Queue> Drainer<Q> {
         if Instant::now() >= self.watch_at {
             self.watch(session, held).await?;
         }
-        if self.failed.is_some() || Instant::now() < self.resume_at || self.flight.room() == 0 {
+        // Room comes with our own marks, or, where nothing is in flight, from other drainers.
+        let is_full = self.flight.room() < ROOM_MIN || (self.is_full && !self.flight.is_empty());
+        if self.failed.is_some() || Instant::now() < self.resume_at || is_full {
             return Ok(self.pause());
         }
         let sent = self.look(session, held).await?;
@@ -239,13 +259,23 @@ impl<Q: Queue> Drainer<Q> {
             return;
         };
         if let Some(poison) = fault.verdict().stub {
-            self.stubs.insert(key, poison);
+            self.note_poison(key, poison);
         }
         self.flight.give_up(&key);
         match &mut self.failed {
             Some((known, _, _)) if known.says() >= fault.says() => {}
             Some((known, text, _)) => (*known, *text) = (fault, why),
             None => self.failed = Some((fault, why, Instant::now())),
+        }
+    }
+
+    /// Brokers refuse whole batches for one event of them. So whose fault it is is known only where each went by itself.
+    fn note_poison(&mut self, key: Q::Key, poison: Poison) {
+        if self.singly {
+            // Where it was a stub already nothing is mended.
+            self.is_mended |= self.stubs.insert(key, poison).is_none();
+        } else {
+            self.is_suspect = true;
         }
     }
 
@@ -280,13 +310,14 @@ impl<Q: Queue> Drainer<Q> {
         }
         self.failed = None;
         self.flight.reset();
-        self.queue.reset();
+        self.begin_anew();
         self.config.metrics.count_reset(fault.name());
         let verdict = fault.verdict();
-        let wait = match verdict.stub {
-            // It is mended already.
-            Some(_) => 0,
-            None => self.trouble.wait_ms((random() & 0xff) as u8),
+        let is_suspect = std::mem::take(&mut self.is_suspect);
+        self.singly |= is_suspect;
+        let wait = match std::mem::take(&mut self.is_mended) || is_suspect {
+            true => 0,
+            false => self.trouble.wait_ms((random() & 0xff) as u8),
         };
         self.resume_at = Instant::now() + Duration::from_millis(wait);
         let hint = match verdict.is_everybodys {
@@ -310,10 +341,18 @@ impl<Q: Queue> Drainer<Q> {
         }
         self.failed = None;
         self.flight.clear();
-        self.queue.reset();
+        self.begin_anew();
+        (self.is_mended, self.is_suspect) = (false, false);
         self.lease.forget();
         self.acknowledged_at = None;
         self.config.metrics.stand_by();
+    }
+
+    /// The next look begins at the oldest.
+    fn begin_anew(&mut self) {
+        self.queue.reset();
+        self.kept.clear();
+        self.is_full = false;
     }
 
     fn forget_if_any(&mut self, cause: &'static str) {
@@ -326,19 +365,24 @@ impl<Q: Queue> Drainer<Q> {
     /// No answer for long although a broker is connected: something hangs. With no broker there is nothing to do but wait.
     fn watch_silence(&mut self) {
         let Some((sender, _)) = &self.sender else { return };
-        let quiet = Duration::from_millis(self.flight.quiet_ms(self.now_ms()));
+        let now = self.now_ms();
+        let quiet = Duration::from_millis(self.flight.quiet_ms(now));
         if sender.is_connected() {
             if quiet >= self.config.kafka.ack_timeout {
                 let why = format!("no acknowledgement for {} s", quiet.as_secs());
                 self.reset(SendFault::Silence, &why);
             }
-        } else if let Some((_, why)) = sender.trouble() {
-            let waiting = self.flight.len();
-            let text = format!(
-                "{}: kafka: {why}; {waiting} events are in flight, the others wait",
-                self.config.name
-            );
-            self.complaint.raise(text, Instant::now());
+        } else {
+            // When a broker is back it has the whole of the time to answer.
+            self.flight.restart_quiet(now);
+            if let Some((_, why)) = sender.trouble() {
+                let waiting = self.flight.len();
+                let text = format!(
+                    "{}: kafka: {why}; {waiting} events are in flight, the others wait",
+                    self.config.name
+                );
+                self.complaint.raise(text, Instant::now());
+            }
         }
     }
 
@@ -353,7 +397,11 @@ impl<Q: Queue> Drainer<Q> {
         let began = Instant::now();
         let done = match self.queue.mark(session, held, &keys).await? {
             Marked::Done(done) => done,
-            Marked::Nothing if self.lease.confirm(session).await? => keys,
+            Marked::Nothing if self.lease.confirm(session).await? => {
+                // The table knows more than the queue does.
+                self.queue.reset();
+                keys
+            }
             Marked::Nothing => {
                 self.forget_if_any("lease");
                 return Ok(());
@@ -367,6 +415,8 @@ impl<Q: Queue> Drainer<Q> {
         for key in &done {
             self.flight.marked(key);
             self.stubs.remove(key);
+            self.kept.remove(key);
+            self.is_full = false;
         }
         self.config.metrics.marked(done.len(), began.elapsed());
         // Those that were passed over wait for one before them.
@@ -384,10 +434,11 @@ impl<Q: Queue> Drainer<Q> {
 
     /// Returns how many rows were sent.
     async fn look(&mut self, session: &Session, held: Held) -> Result<usize> {
-        let limit = LOOK_ROWS.min(self.flight.room());
-        let page = self.queue.look(session, self.now_ms(), limit).await?;
+        // Never fewer because there is less room: what is in flight is found again at each look.
+        let page = self.queue.look(session, self.now_ms(), LOOK_ROWS).await?;
         if page.rows.is_empty() {
             self.queue.took(self.now_ms(), 0, self.flight.lowest());
+            self.go_back_to_batches();
             return Ok(0);
         }
         if self.lease.has_run_out() {
@@ -395,110 +446,18 @@ impl<Q: Queue> Drainer<Q> {
             return Ok(0);
         }
         if self.sender.is_none() && page.rows.iter().any(|row| !self.flight.has(&row.key)) {
-            match Sender::open(&self.config.kafka).await {
+            match Sender::open(&self.config.kafka, self.singly).await {
                 Ok(sender) => self.sender = Some((sender, Instant::now())),
                 Err(error) => {
                     let wait = self.trouble.wait_ms((random() & 0xff) as u8);
                     self.resume_at = Instant::now() + Duration::from_millis(wait);
                     self.complain(&error);
-                    self.queue.reset();
+                    self.begin_anew();
                     return Ok(0);
                 }
             }
         }
         self.send_page(session, held, page).await
-    }
-
-    async fn send_page(&mut self, session: &Session, held: Held, page: Page<Q::Key>) -> Result<usize> {
-        let more = page.more;
-        let (mut taken, mut sent) = (0, 0);
-        for mut row in page.rows {
-            if !self.flight.has(&row.key) {
-                self.make_stub_of(session, &mut row).await?;
-                if !self.send(&row, held)? {
-                    break;
-                }
-                sent += 1;
-            }
-            taken += 1;
-        }
-        let lowest = self.flight.lowest();
-        // After a reset this is of nothing: the next look begins at the beginning.
-        self.queue.took(self.now_ms(), taken, lowest);
-        if let Some((_, used)) = &mut self.sender
-            && sent > 0
-        {
-            *used = Instant::now();
-        }
-        // Everything of this page is in flight, and there is another one: go on at once.
-        Ok(sent + usize::from(more && taken > 0))
-    }
-
-    /// Where it is too long, or was refused before: a stub goes in its place, and the whole is kept.
-    async fn make_stub_of(&mut self, session: &Session, row: &mut Row<Q::Key>) -> Result<()> {
-        let known = self.stubs.get(&row.key).copied();
-        let fits = |sender: &Sender| {
-            let value = row.event.to_json().unwrap_or_default();
-            sender.fits(&row.event, &value)
-        };
-        let is_long = row.is_stub || !self.sender.as_ref().is_none_or(|(sender, _)| fits(sender));
-        let Some(why) = known.or(is_long.then_some(Poison::TooLarge)) else {
-            return Ok(());
-        };
-        if !self.stubs.contains_key(&row.key) || known.is_some() {
-            self.queue.keep_dead(session, row, why).await?;
-        }
-        self.stubs.insert(row.key, why);
-        self.config.metrics.count_stub();
-        tracing::warn!(
-            event_id = row.event.event_id,
-            tag = row.event.tag,
-            "{}: an event could not be sent as it is ({why:?}): a stub takes its place, and it is kept as a dead letter",
-            self.config.name
-        );
-        if !row.is_stub {
-            let reason = match why {
-                Poison::TooLarge => StubReason::TooLarge,
-                Poison::Refused => StubReason::Refused,
-            };
-            row.event = row.event.clone().into_stub(reason);
-            row.is_stub = true;
-        }
-        Ok(())
-    }
-
-    /// False: there is no room, or it failed.
-    fn send(&mut self, row: &Row<Q::Key>, held: Held) -> Result<bool> {
-        let now = self.now_ms();
-        let Some((sender, _)) = &self.sender else {
-            return Ok(false);
-        };
-        let value = row
-            .event
-            .to_json()
-            .map_err(|error| Error::retry(format!("write an event: {error}")))?;
-        if !self.flight.has_room_for(value.len()) {
-            return Ok(false);
-        }
-        let permits = u32::try_from(value.len().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let Ok(permit) = Arc::clone(&self.config.budget).try_acquire_many_owned(permits) else {
-            return Ok(false);
-        };
-        let ticket = self.flight.add(row.key, value.len(), permit, now);
-        match sender.send(&row.event, &value, held.epoch, ticket) {
-            Sent::Queued => Ok(true),
-            Sent::Full => {
-                self.flight.give_up(&row.key);
-                Ok(false)
-            }
-            Sent::Refused(fault, why) => {
-                if let Some(poison) = fault.verdict().stub {
-                    self.stubs.insert(row.key, poison);
-                }
-                self.reset(fault, &why);
-                Ok(false)
-            }
-        }
     }
 
     fn let_go_of_sender(&mut self) {

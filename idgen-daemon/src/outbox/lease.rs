@@ -58,7 +58,7 @@ pub struct Held {
 }
 
 /// What belongs into the `WHERE` of whatever is written under a lease: `$1` stream, `$2` epoch, `$3` instance.
-pub(super) const IN_FORCE: &str = "EXISTS (SELECT FROM idgen.drain_lease l
+pub(crate) const IN_FORCE: &str = "EXISTS (SELECT FROM idgen.drain_lease l
     WHERE l.stream = $1 AND l.epoch = $2 AND l.holder = $3 AND l.expires > clock_timestamp())";
 
 /// A row whose holder is us is taken anew too: what we knew under the epoch before is gone.

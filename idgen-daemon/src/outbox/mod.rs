@@ -7,7 +7,8 @@
 //!          `- Drainer<TrailQueue>, where the trail is        idgen.lease_event   -> Sender (one producer each) -> Kafka
 //! ```
 //! One drainer is at work for each queue, by a row with an epoch (`lease.rs`). Sessions keep no state in the server, so a
-//! transaction pooler may be in between. Nothing that goes wrong here ends the daemon: leases have nothing to do with it.
+//! transaction pooler may be in between. Whatever Postgres or Kafka do, the daemon goes on, since leases have nothing to do with it; what ends it
+//! is a panic here, as it does everywhere.
 
 mod days;
 mod drain;
@@ -20,6 +21,7 @@ mod text;
 mod trail;
 
 pub use drain::{DrainConfig, Drainer};
+pub(crate) use lease::IN_FORCE;
 pub use lease::{Held, Holder, Lease, Stream};
 pub use queue::{Marked, Page, Queue, Row, Watched};
 pub use segments::{SegmentKey, SegmentQueue};

@@ -109,7 +109,7 @@ fn fault_of(code: RDKafkaErrorCode) -> SendFault {
 }
 
 /// What a producer is made with. See docs/decisions/outbox.md for each of them.
-fn settings(config: &KafkaConfig) -> Result<ClientConfig> {
+fn settings(config: &KafkaConfig, singly: bool) -> Result<ClientConfig> {
     let mut client = config.client()?;
     for (name, value) in [
         ("acks", "all"),
@@ -129,6 +129,9 @@ fn settings(config: &KafkaConfig) -> Result<ClientConfig> {
         if client.get(name).is_none() {
             client.set(name, value);
         }
+    }
+    if singly {
+        client.set("batch.num.messages", "1");
     }
     Ok(client)
 }
@@ -154,16 +157,17 @@ pub(super) enum Sent {
 
 impl Sender {
     /// Makes one, and looks whether the topic is there. May take as long as asking a broker may.
-    pub(super) async fn open(config: &KafkaConfig) -> Result<Self> {
+    /// `singly`: each message is a batch of its own.
+    pub(super) async fn open(config: &KafkaConfig, singly: bool) -> Result<Self> {
         let (config, found) = (config.clone(), tokio::runtime::Handle::current());
         found
-            .spawn_blocking(move || Self::make(&config))
+            .spawn_blocking(move || Self::make(&config, singly))
             .await
             .map_err(|error| Error::runtime(format!("make a producer: {error}")))?
     }
 
-    fn make(config: &KafkaConfig) -> Result<Self> {
-        let client = settings(config)?;
+    fn make(config: &KafkaConfig, singly: bool) -> Result<Self> {
+        let client = settings(config, singly)?;
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let heard = Arc::new(Heard::default());
         let context = Context {
@@ -325,7 +329,7 @@ mod tests {
         let text = "[postgres]\nurl = \"postgres://u@h/d\"\n[kafka]\nbrokers = [\"127.0.0.1:9\"]\n\
                     properties = { \"linger.ms\" = 7 }";
         let kafka = Config::parse("f", text, []).unwrap().kafka.unwrap();
-        let client = settings(&kafka).unwrap();
+        let client = settings(&kafka, false).unwrap();
         assert_eq!(client.get("transactional.id"), None);
         for (name, value) in [
             ("acks", "all"),

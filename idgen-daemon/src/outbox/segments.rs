@@ -45,18 +45,20 @@ const LOOK: &str = "
         ON coalesce(r.before, 0) < $5
      ORDER BY r.event_id";
 
-/// `$4` ids, `$5` and `$6` seconds of Unix: the days that they are of.
+/// `$4` ids and `$7` their moments, `$5` and `$6` seconds of Unix: the days that they are of. A server that was promoted may
+/// have given an id to another event than the one that was sent: the moment tells. `IS TRUE` keeps it from becoming a join.
 const MARK: &str = "
     UPDATE idgen.audit_event SET published = true
-     WHERE event_id = ANY ($4) AND NOT published AND at >= to_timestamp($5) AND at < to_timestamp($6) AND ";
+     WHERE event_id = ANY ($4) AND NOT published AND at >= to_timestamp($5) AND at < to_timestamp($6)
+       AND ((event_id, (extract(epoch FROM at) * 1000000)::int8) IN (SELECT * FROM unnest($4, $7))) IS TRUE AND ";
 
-/// The first day that is not sealed, or that has something which is not published although it is.
+/// When the first table begins whose day is not sealed, or that has something which is not published although it is.
 const OPEN_FROM: &str = "
-    SELECT least(
-        (SELECT min(l.from_s) FROM idgen.audit_leaves() l
-          WHERE NOT EXISTS (SELECT FROM idgen.audit_day d
-                             WHERE d.sealed_at IS NOT NULL AND d.day = (to_timestamp(l.from_s) AT TIME ZONE 'UTC')::date)),
-        (SELECT extract(epoch FROM e.at)::int8 FROM idgen.audit_event e WHERE NOT e.published ORDER BY e.event_id LIMIT 1))";
+    SELECT min(l.from_s) FROM idgen.audit_leaves() l
+     WHERE NOT EXISTS (SELECT FROM idgen.audit_day d
+                        WHERE d.sealed_at IS NOT NULL AND d.day = (to_timestamp(l.from_s) AT TIME ZONE 'UTC')::date)
+        OR EXISTS (SELECT FROM idgen.audit_event e
+                    WHERE NOT e.published AND e.at >= to_timestamp(l.from_s) AND e.at < to_timestamp(l.to_s))";
 
 const KEEP_DEAD: &str = "
     INSERT INTO idgen.audit_event_dlq AS d
@@ -65,6 +67,7 @@ const KEEP_DEAD: &str = "
            sha256(convert_to(e.payload::text, 'UTF8'))
       FROM idgen.audit_event e
      WHERE e.event_id = $1 AND e.at >= to_timestamp($2) AND e.at < to_timestamp($2 + 86400)
+       AND (extract(epoch FROM e.at) * 1000000)::int8 = $4
         ON CONFLICT (source_id, event_id) DO UPDATE
        SET reason = excluded.reason, attempts = d.attempts + 1, last_seen = clock_timestamp(), retried_at = NULL, sent_at = NULL";
 
@@ -89,13 +92,19 @@ const SENT_AFTER_ALL: &str = "
      WHERE d.retried_at IS NOT NULL AND d.sent_at IS NULL
        AND EXISTS (SELECT FROM idgen.audit_event e WHERE e.event_id = d.event_id AND e.at = d.at AND e.published)";
 
-/// Names a row: ids are unique within the source, and the day says in which table it is.
+/// Names a row: ids are unique within the source, and its moment says in which table it is, and of which history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentKey {
     /// Its id, which comes first: so the lowest key has the lowest id.
     pub event_id: i64,
-    /// Its day.
-    pub day: Day,
+    /// When it was recorded, in microseconds of Unix.
+    pub at_us: i64,
+}
+
+impl SegmentKey {
+    fn day(&self) -> Day {
+        day(self.at_us)
+    }
 }
 
 /// What the last look has found, until somebody says how much of it was taken.
@@ -178,7 +187,7 @@ impl SegmentQueue {
         };
         let key = SegmentKey {
             event_id: event.event_id,
-            day: day(at_us),
+            at_us,
         };
         Ok(Row {
             key,
@@ -259,11 +268,11 @@ impl Queue for SegmentQueue {
         held: Held,
         keys: &[SegmentKey],
     ) -> Result<Marked<SegmentKey>> {
-        let days = keys.iter().map(|key| key.day);
+        let days = keys.iter().map(SegmentKey::day);
         let (Some(from), Some(to)) = (days.clone().min(), days.max()) else {
             return Ok(Marked::Done(Vec::new()));
         };
-        let ids: Vec<i64> = keys.iter().map(|key| key.event_id).collect();
+        let (ids, moments): (Vec<i64>, Vec<i64>) = keys.iter().map(|key| (key.event_id, key.at_us)).unzip();
         let (stream, epoch, instance) = under(&held);
         let (from, to) = (from.begins() as f64, to.ends() as f64);
         let changed = session
@@ -276,6 +285,7 @@ impl Queue for SegmentQueue {
                     (&ids, Type::INT8_ARRAY),
                     (&from, Type::FLOAT8),
                     (&to, Type::FLOAT8),
+                    (&moments, Type::INT8_ARRAY),
                 ],
             )
             .await
@@ -287,8 +297,8 @@ impl Queue for SegmentQueue {
     }
 
     async fn keep_dead(&mut self, session: &Session, row: &Row<SegmentKey>, why: Poison) -> Result<()> {
-        let (day, reason) = (row.key.day.begins() as f64, reason(why));
-        let event_id = row.key.event_id;
+        let (day, reason) = (row.key.day().begins() as f64, reason(why));
+        let SegmentKey { event_id, at_us } = row.key;
         session
             .execute_typed(
                 KEEP_DEAD,
@@ -296,6 +306,7 @@ impl Queue for SegmentQueue {
                     (&event_id, Type::INT8),
                     (&day, Type::FLOAT8),
                     (&reason, Type::TEXT),
+                    (&at_us, Type::INT8),
                 ],
             )
             .await

@@ -1,9 +1,9 @@
 //! `idgenctl outbox`, on an outbox with a dead letter.
 
 use crate::kit::daemon::{idgenctl, idgenctl_change};
-use crate::kit::eventually_true;
 use crate::kit::sql::value;
-use crate::scene::{LONG, Scene, of_segments, write};
+use crate::kit::{PATIENCE, eventually_true};
+use crate::scene::{Scene, of_segments, write};
 use serde_json::Value;
 
 #[test]
@@ -48,7 +48,8 @@ fn an_operator_sees_what_waits_and_sends_again() {
     let retried = idgenctl_change(&[&["outbox", "dlq", "retry", &event], &of[..]].concat(), seen);
     assert_eq!(retried.code, Some(0), "{}", retried.stderr);
     // It is still too long: a stub once more.
-    eventually_true(LONG, "a second stub is made", || listed_attempts(&scene) == 2);
+    // Told by `asked`, not by the sweep of each minute.
+    eventually_true(PATIENCE, "a second stub is made", || listed_attempts(&scene) == 2);
     scene.wait_drained();
 
     let before = of_segments(&scene.check()).count();

@@ -24,6 +24,8 @@ mod ctl;
 #[cfg(test)]
 mod days;
 #[cfg(test)]
+mod drainer;
+#[cfg(test)]
 mod flow;
 #[cfg(test)]
 mod marks;

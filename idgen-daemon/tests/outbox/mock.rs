@@ -8,6 +8,7 @@ use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use std::time::{Duration, Instant};
 
 const TOPIC: &str = "idgen.audit";
 const BACKLOG: &str = "idgen_outbox_backlog_rows{database=\"postgres\"}";
@@ -83,6 +84,31 @@ fn a20_a_producer_that_is_dead_for_good_is_made_anew() {
     let fatal = metric(&mut daemon, fatal);
     assert!(fatal.is_some_and(|count| count >= 2.0), "{fatal:?}");
     daemon.wait_log(&["kafka:", "sequence", "sending anew what is not acknowledged"]);
+}
+
+/// AUDIT.md 27: a broker that refuses whatever is sent as too long, the stub of it as well, is tried more and more rarely.
+#[test]
+fn a27_a_stub_that_is_refused_too_is_tried_more_and_more_rarely() {
+    let mut mock = Mock::new();
+    let mut daemon = mock.options("").start();
+    mock.wait_drained();
+    mock.refuse(RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, 100_000);
+    let began = Instant::now();
+    mock.write(1);
+    let resets = "idgen_drain_resets_total{cause=\"too_large\",database=\"postgres\"}";
+    // First it is sent by itself, then as a stub, and then it waits 0.2, 0.4, 0.8 and 1.6 s, less a quarter at the most.
+    eventually_true(LONG, "seven resets", || {
+        metric(&mut daemon, resets).is_some_and(|count| count >= 7.0)
+    });
+    assert!(
+        began.elapsed() >= Duration::from_millis(2_250),
+        "{:?}",
+        began.elapsed()
+    );
+    mock.brokers.clear_request_errors(RDKafkaApiKey::Produce);
+    mock.wait_drained();
+    mock.check();
+    drop(daemon);
 }
 
 /// AUDIT.md 19: with brokers that are away there is nothing to do but wait. Nothing is given up by its age, which would leave a

@@ -53,11 +53,25 @@ fn a18_a_transaction_pooler_may_be_in_between() {
     ));
     scene.write(20, 5_000);
     let daemon = options.start();
+    // Nothing can be pinned there, and the owner of a database might have functions of his run as the daemon.
+    daemon.wait_log(&[
+        "through outbox.url the search_path is",
+        "ALTER ROLE idgend SET search_path",
+    ]);
+    let mut client = scene.server.connect();
+    sql::run(
+        &mut client,
+        "ALTER ROLE idgend SET search_path = pg_catalog, pg_temp",
+    );
+    // Its sessions are older.
+    sql::run(
+        &mut client,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'idgend' AND application_name <> 'idgend lease'",
+    );
     scene.wait_drained();
     scene.write(20, 500);
     scene.wait_drained();
     scene.check();
-    let mut client = scene.server.connect();
     let sessions: i64 = value(
         &mut client,
         "SELECT count(DISTINCT pid) FROM pg_stat_activity WHERE usename = 'idgend' AND application_name <> 'idgend lease'
@@ -81,6 +95,10 @@ fn a17_a_connection_that_is_dead_without_a_word_is_given_up() {
         ..ServerOptions::default()
     };
     let scene = Scene::on(shared_kafka(), server);
+    sql::run(
+        &mut scene.server.connect(),
+        "ALTER ROLE idgend SET search_path = pg_catalog, pg_temp",
+    );
     let proxy = Proxy::to(scene.server.addr());
     let url = format!(
         "[outbox]\nurl = \"host=127.0.0.1 port={} user=idgend dbname=postgres\"",
@@ -97,6 +115,33 @@ fn a17_a_connection_that_is_dead_without_a_word_is_given_up() {
     proxy.heal();
     scene.wait_drained();
     scene.check();
+}
+
+/// Whoever owns a database decides where its sessions look for functions, and would have his own called by the daemon.
+#[test]
+fn the_owner_of_a_database_has_no_function_of_his_called_by_the_daemon() {
+    let scene = Scene::new();
+    let mut client = scene.server.connect();
+    sql::run(
+        &mut client,
+        "CREATE SCHEMA evil;
+         CREATE TABLE evil.called (by name);
+         GRANT USAGE ON SCHEMA evil TO PUBLIC; GRANT INSERT ON evil.called TO PUBLIC;
+         CREATE FUNCTION evil.to_timestamp(double precision) RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO evil.called VALUES (current_user); RETURN pg_catalog.to_timestamp($1); END $$;
+         CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO evil.called VALUES (current_user); RETURN pg_catalog.clock_timestamp(); END $$;
+         ALTER DATABASE postgres SET search_path = evil, pg_catalog",
+    );
+    let daemon = scene.daemon();
+    scene.write(5, 500);
+    scene.wait_drained();
+    let called: i64 = value(
+        &mut client,
+        "SELECT count(*) FROM evil.called WHERE by = 'idgend'",
+    );
+    assert_eq!(called, 0);
+    drop(daemon);
 }
 
 /// AUDIT.md 14: what was published is known on the promoted server, because the flag was replicated with the rows.

@@ -69,7 +69,7 @@ impl Scene {
         self.options().start()
     }
 
-    /// `events` events of `tags` tags, in one transaction each hundred.
+    /// `events` events of `tags` tags, in one transaction.
     pub fn write(&self, tags: u32, events: u32) {
         let mut client = self.server.connect();
         write(&mut client, tags, events, "'{}'");
@@ -137,7 +137,7 @@ pub fn unpublished(client: &mut Client) -> i64 {
     )
 }
 
-/// As grants write them, without the grants: tags count their events under a lock of each.
+/// As grants write them, without the grants, and in one transaction. Nothing locks the tags: one writer at a time.
 pub fn write(client: &mut Client, tags: u32, events: u32, payload: &str) {
     sql::run(
         client,

@@ -48,12 +48,15 @@ fn a12_a24_a_broker_that_stands_still_costs_copies_at_the_most() {
     assert!(silences.is_some_and(|count| count >= 1.0), "{silences:?}");
 }
 
+/// Nothing else has it in it.
+const WRONG: &str = "k7Qw-not-it-Zx3";
+
 #[test]
 fn a_user_without_rights_is_named_and_waited_for() {
     let scene = Scene::on(Arc::new(Kafka::secured()), ServerOptions::default());
     let scratch = Scratch::new("password");
     let password = scratch.join("password");
-    fs::write(&password, "wrong").unwrap();
+    fs::write(&password, WRONG).unwrap();
     fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
     let mut options = scene.options();
     options.sections = format!(
@@ -66,7 +69,7 @@ fn a_user_without_rights_is_named_and_waited_for() {
     scene.write(5, 100);
     let daemon = options.start();
     daemon.wait_log(&["do not believe who we are"]);
-    assert!(!daemon.log().contains("wrong\""));
+    assert!(!daemon.log().contains(WRONG));
     // It is read anew for each try.
     fs::write(&password, PASSWORD).unwrap();
     daemon.wait_log(&["not allowed to see the topic", "hint"]);
@@ -166,12 +169,8 @@ fn a27_an_event_that_the_broker_refuses_goes_as_a_stub_in_its_place() {
         "(SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 3000) i)",
     );
     write(&mut client, 2, 10, "'{}'");
-    let mut options = scene.options();
-    // A batch of several events is refused for its length as well as one: here each is its own.
-    options
-        .sections
-        .push_str("[kafka.properties]\n\"batch.num.messages\" = 1\n");
-    let daemon = options.start();
+    // A batch is refused for the length of one event in it, and all of it: those beside it are not poison.
+    let daemon = scene.daemon();
     scene.wait_drained();
     let messages = scene.check();
     assert_eq!(stub_of(&messages).len(), 1, "{:?}", stub_of(&messages));

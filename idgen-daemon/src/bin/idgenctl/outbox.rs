@@ -108,7 +108,7 @@ impl OutboxCommand {
                     let count = outbox.count(&replay).await?;
                     let sentence = format!("{count} events of database {} are sent once more.", of.database);
                     if !consent.may(&sentence)? {
-                        return Ok(Change::tried(Again { events: count }, sentence));
+                        return Ok(Change::tried(Again::of(count), sentence));
                     }
                     let bar = Bar::of("events", count);
                     let again = outbox.replay(&replay, |done| bar.done(done)).await?;
@@ -155,12 +155,18 @@ async fn retry(
     };
     let sentence = format!("{count} dead letters of database {} are sent anew.", of.database);
     if !consent.may(&sentence)? {
-        return Ok(Change::tried(Again { events: count as u64 }, sentence));
+        return Ok(Change::tried(Again::of(count as u64), sentence));
     }
     let wanted = (!events.is_empty()).then_some(events);
     Ok(Change::made(outbox.retry(wanted).await?))
 }
 
 fn of_again(again: &Again) -> String {
-    format!("{} events are sent once more", again.events)
+    let Again { events, gone } = again;
+    match gone {
+        0 => format!("{events} events are sent once more"),
+        _ => format!(
+            "{events} events are sent once more; {gone} dead letters cannot be: their events are not in idgen.audit_event"
+        ),
+    }
 }
