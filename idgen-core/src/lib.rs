@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod archive;
+pub mod audit;
 pub mod base32;
 pub mod base62;
 pub mod checked_line;

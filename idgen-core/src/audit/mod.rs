@@ -1,0 +1,17 @@
+//! The audits: are ids unique? [`Probe`] hears every event as it comes, [`Sweep`] goes through all that there are.
+//!
+//! Both look at ranges of ids on the axis of a (space, tag), and neither trusts that the other is right: they share no more than
+//! [`Span`]. What they cannot know they say.
+
+mod probe;
+mod ranges;
+mod recent;
+mod sequence;
+mod span;
+mod sweep;
+
+pub use probe::{Alarm, Counts, Limits, Origin, Probe, Told};
+pub use ranges::Ranges;
+pub use sequence::{Seen, Sequence};
+pub use span::Span;
+pub use sweep::{OutOfOrder, Overlap, Sweep};
