@@ -244,11 +244,15 @@ fn with_little_room_left_nothing_is_looked_for() {
     eventually_true(PATIENCE, "all are in flight", || {
         drained.budget.available_permits() == 8_192 - 4_990
     });
-    write(&mut client, 5, 20, "'{}'");
     drained.wait_watch();
     let looks = drained.looks.load(Ordering::Relaxed);
     drained.wait_watch();
-    assert_eq!(drained.looks.load(Ordering::Relaxed), looks);
+    assert_eq!(
+        drained.looks.load(Ordering::Relaxed),
+        looks,
+        "there is room for ten more"
+    );
+    write(&mut client, 5, 20, "'{}'");
     drained.brokers.broker_up(-1).expect("they come back");
     eventually_true(PATIENCE, "all are sent", || unpublished(&mut client) == 0);
     drained.end();
