@@ -27,24 +27,18 @@ impl Ranges {
     pub fn insert(&mut self, span: Span) -> Vec<Span> {
         let mut there = Vec::new();
         let (mut lo, mut hi) = (span.lo(), span.hi());
-        if let Some((&before, end)) = self.spans.range_mut(..=lo).next_back()
-            && *end >= lo.saturating_sub(1)
+        if let Some((&before, &end)) = self.spans.range(..=lo).next_back()
+            && end >= lo.saturating_sub(1)
         {
-            there.extend(Span::new(before, *end).and_then(|known| known.common(span)));
-            // What follows the last range of its tag, which nearly all do, changes one number.
-            lo = before;
-            hi = hi.max(*end);
-            *end = hi;
+            there.extend(Span::new(before, end).and_then(|known| known.common(span)));
+            (lo, hi) = (before, hi.max(end));
         }
         while let Some((&next, &end)) = self.after(lo).filter(|(next, _)| **next <= hi.saturating_add(1)) {
             there.extend(Span::new(next, end).and_then(|known| known.common(span)));
             hi = hi.max(end);
             self.spans.remove(&next);
-            self.spans.insert(lo, hi);
         }
-        if !self.spans.contains_key(&lo) {
-            self.spans.insert(lo, hi);
-        }
+        self.spans.insert(lo, hi);
         there
     }
 
