@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::kit::daemon::{Answer, IDGENCTL, IDGEND, answer, idgenctl};
-use crate::kit::{Daemon, DaemonOptions, Server};
+use crate::kit::{Daemon, DaemonOptions, Scratch, Server};
 
 /// On a terminal, at which somebody types this.
 fn typed(args: &[&str], keys: &str) -> Answer {
@@ -104,7 +104,16 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
     }
 }
 
-/// Whatever is asked for, as scripts of the shells that we have.
+/// From a file: the script is longer than one argument may be.
+fn bash(script: &str) -> Answer {
+    let scratch = Scratch::new("completions");
+    let file = scratch.path().join("complete.sh");
+    std::fs::write(&file, script).expect("write the script");
+    let mut shell = Command::new("bash");
+    shell.arg(file);
+    answer(shell)
+}
+
 #[test]
 fn completions_are_scripts_that_their_shells_take() {
     for program in ["idgenctl", "idgend"] {
@@ -123,9 +132,7 @@ fn completions_are_scripts_that_their_shells_take() {
             made.stdout,
             point = program.len() + 2
         );
-        let mut shell = Command::new("bash");
-        shell.args(["-c", &complete]);
-        let completed = answer(shell);
+        let completed = bash(&complete);
         assert!(
             completed.stdout.contains("completions"),
             "{program}: {}{}",
