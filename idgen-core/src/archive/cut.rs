@@ -101,15 +101,21 @@ impl Cutter {
         (open.bytes >= self.rule.bytes_max).then_some(Cut::Bytes)
     }
 
-    /// Nothing came. `wall_ms` may be wrong; by the steady clock nothing waits longer than one boundary and the grace.
+    /// Nothing came. `wall_ms` may be wrong; then there is [`Self::overdue`].
     #[must_use]
     pub fn idle(&self, wall_ms: u64, steady_ms: u64) -> Option<Cut> {
         let open = self.open?;
         let past = (open.window + 1).saturating_mul(self.rule.every_ms);
-        let waited = steady_ms.saturating_sub(open.since_ms);
-        let due = wall_ms >= past.saturating_add(self.rule.grace_ms)
-            || waited >= self.rule.every_ms + self.rule.grace_ms;
-        due.then_some(Cut::Idle)
+        let is_past = wall_ms >= past.saturating_add(self.rule.grace_ms);
+        is_past.then_some(Cut::Idle).or_else(|| self.overdue(steady_ms))
+    }
+
+    /// Whatever comes, and whatever time it is of: by the steady clock nothing waits longer than one boundary and the grace.
+    /// While old messages are read their boundaries are all past, and it is not cut at each look for that.
+    #[must_use]
+    pub fn overdue(&self, steady_ms: u64) -> Option<Cut> {
+        let waited = steady_ms.saturating_sub(self.open?.since_ms);
+        (waited >= self.rule.every_ms + self.rule.grace_ms).then_some(Cut::Idle)
     }
 
     /// It was cut, or thrown away.

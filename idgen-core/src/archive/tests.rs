@@ -249,6 +249,17 @@ fn a_boundary_of_time_and_a_full_buffer_cut() {
     assert_eq!((cutter.bytes(), cutter.before(300_000)), (0, None));
 }
 
+#[test]
+fn a_backlog_is_not_cut_because_it_is_old() {
+    let mut cutter = Cutter::new(CutRule::default());
+    assert_eq!(cutter.overdue(u64::MAX), None, "nothing is buffered");
+    cutter.add(10_000, 1, 5);
+    let much_later = 86_400_000;
+    assert_eq!(cutter.idle(much_later, 6), Some(Cut::Idle), "nothing more came");
+    assert_eq!(cutter.overdue(330_004), None, "more comes");
+    assert_eq!(cutter.overdue(330_005), Some(Cut::Idle));
+}
+
 /// kafka-connect-storage-cloud#144, #70, #177: what a quiet topic has is never written. Nor by a clock that stands still.
 #[test]
 fn a36_one_message_and_then_silence_is_cut_half_a_minute_past_the_boundary() {
