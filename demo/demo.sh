@@ -2,7 +2,7 @@
 # The demo: a throwaway Postgres, the daemon, three tables that fill themselves with leased ids, and
 # the proof that all keys are distinct. STORE=postgres (default) keeps the leases in the same server,
 # STORE=etcd in a real etcd. Everything that is started here is stopped here.
-source "$(dirname "${BASH_SOURCE[0]}")/../make/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STORE=${STORE:-postgres}
 ROWS_PER_TABLE=100000
@@ -11,39 +11,9 @@ TRANSACTIONS_PER_CLIENT=1250
 PGBENCH_ROWS=$((CLIENTS * TRANSACTIONS_PER_CLIENT))
 COPY_ROWS=$(((ROWS_PER_TABLE - PGBENCH_ROWS) / 2))
 SELECT_ROWS=$((ROWS_PER_TABLE - PGBENCH_ROWS - COPY_ROWS))
-SCRATCH='' IDGEND_PID='' ETCD_PID=''
 
 case $STORE in postgres | etcd) ;; *) die -2 "STORE=$STORE: known stores are postgres and etcd" ;; esac
 find_postgres
-
-# The daemon of a demo need not be a release build; tests share this one, which saves minutes.
-IDGEND=$CARGO_TARGET_DIR/debug/idgend
-IDGENCTL=$CARGO_TARGET_DIR/debug/idgenctl
-
-in_demo() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$SCRATCH" -p 5432 -U postgres -d demo "$@"; }
-
-# Runs on every way out, Ctrl-C included.
-cleanup() {
-    local status=$?
-    trap - EXIT INT TERM
-    # Whoever interrupts knows why.
-    case $status in 0 | 130) ;; *) if [ -n "$SCRATCH" ]; then show_logs; fi ;; esac
-    if [ -n "$IDGEND_PID" ]; then stop_process "$IDGEND_PID" 10 || true; fi
-    if [ -n "$SCRATCH" ]; then cluster_stop "$SCRATCH" immediate || true; fi
-    if [ -n "$ETCD_PID" ]; then stop_process "$ETCD_PID" 10 || true; fi
-    if [ -n "$SCRATCH" ]; then rm -rf "$SCRATCH"; fi
-    [ "$status" -eq 0 ] || printf '%serror:%s the demo failed\n' "$RED" "$PLAIN" >&2
-    exit "$status"
-}
-
-show_logs() {
-    local log
-    for log in server.log idgend.log etcd/etcd.log; do
-        [ -s "$SCRATCH/$log" ] || continue
-        say "last lines of $log"
-        tail -n 40 "$SCRATCH/$log"
-    done
-}
 
 build() {
     say "building the extension for PostgreSQL $PG_MAJOR and the daemon (minutes the first time, seconds later)"
@@ -57,10 +27,7 @@ build() {
 
 start_server() {
     say "starting a throwaway PostgreSQL $PG_MAJOR"
-    cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'" "max_connections = 40"
-    cluster_start "$SCRATCH"
-    "$PG_BIN/createdb" -h "$SCRATCH" -p 5432 -U postgres demo
-    in_demo -c 'CREATE EXTENSION pg_idgen' -c 'CREATE ROLE idgend LOGIN' -c "SELECT idgen.grant_daemon('idgend')" >/dev/null
+    start_postgres
     note "socket in $SCRATCH, shared_preload_libraries = 'pg_idgen', extension created"
 }
 
@@ -90,15 +57,7 @@ start_daemon() {
     fi
     say "starting the daemon; its leases live in $STORE"
     write_config >"$SCRATCH/idgend.toml"
-    "$IDGEND" --config "$SCRATCH/idgend.toml" >"$SCRATCH/idgend.log" 2>&1 </dev/null &
-    IDGEND_PID=$!
-    wait_until 30 serving || die "no lease within 30 s"
-    note "leases are installed, the server mints"
-}
-
-serving() {
-    kill -0 "$IDGEND_PID" 2>/dev/null || die "the daemon has ended"
-    [ "$(in_demo -A -t -c 'SELECT state FROM idgen.health')" = serving ]
+    start_idgend 30
 }
 
 load() {

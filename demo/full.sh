@@ -2,43 +2,15 @@
 # The whole way of an event, `make demo FULL=1`: a throwaway Postgres with the extension, an etcd that keeps the leases, a real
 # Kafka, an S3 server, and one idgend between them. Ids are minted; the stock console consumer reads their events from the
 # topic, and pyarrow reads them from the archive: as many as are in the tables. Everything that is started here is stopped here.
-source "$(dirname "${BASH_SOURCE[0]}")/../make/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TAGS=40
 IDS_PER_TAG=5000
 TOPIC=idgen.audit
 BUCKET=audit
-SCRATCH='' IDGEND_PID='' ETCD_PID='' KAFKA_PID='' S3_PID=''
 
 find_postgres
-IDGEND=$CARGO_TARGET_DIR/debug/idgend
-IDGENCTL=$CARGO_TARGET_DIR/debug/idgenctl
 PYTHON=$BUILD_DIR/s3/bin/python
-
-in_demo() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$SCRATCH" -p 5432 -U postgres -d demo "$@"; }
-ask() { in_demo -A -t -c "$1"; }
-
-# Runs on every way out, Ctrl-C included.
-cleanup() {
-    local status=$? pid
-    trap - EXIT INT TERM
-    case $status in 0 | 130) ;; *) if [ -n "$SCRATCH" ]; then show_logs; fi ;; esac
-    if [ -n "$IDGEND_PID" ]; then stop_process "$IDGEND_PID" 20 || true; fi
-    if [ -n "$SCRATCH" ]; then cluster_stop "$SCRATCH" immediate || true; fi
-    for pid in $ETCD_PID $KAFKA_PID $S3_PID; do stop_process "$pid" 20 || true; done
-    if [ -n "$SCRATCH" ]; then rm -rf "$SCRATCH"; fi
-    [ "$status" -eq 0 ] || printf '%serror:%s the demo failed\n' "$RED" "$PLAIN" >&2
-    exit "$status"
-}
-
-show_logs() {
-    local log
-    for log in server.log idgend.log etcd/etcd.log kafka/kafka.log s3.log; do
-        [ -s "$SCRATCH/$log" ] || continue
-        say "last lines of $log"
-        tail -n 30 "$SCRATCH/$log"
-    done
-}
 
 build() {
     say "building the extension for PostgreSQL $PG_MAJOR and the daemon (minutes the first time, seconds later)"
@@ -50,12 +22,9 @@ build() {
     "$ROOT/make/s3.sh"
 }
 
-start_postgres() {
+start_servers() {
     say "starting a throwaway PostgreSQL $PG_MAJOR and an etcd"
-    cluster_init "$SCRATCH" "shared_preload_libraries = 'pg_idgen'" "max_connections = 40"
-    cluster_start "$SCRATCH"
-    "$PG_BIN/createdb" -h "$SCRATCH" -p 5432 -U postgres demo
-    in_demo -c 'CREATE EXTENSION pg_idgen' -c 'CREATE ROLE idgend LOGIN' -c "SELECT idgen.grant_daemon('idgend')" >/dev/null
+    start_postgres
     etcd_start "$SCRATCH/etcd"
     note "leases live in $ETCD_ENDPOINT"
 }
@@ -149,15 +118,7 @@ cut_seconds = 2
 [http]
 listen = ""
 TOML
-    "$IDGEND" --config "$SCRATCH/idgend.toml" >"$SCRATCH/idgend.log" 2>&1 </dev/null &
-    IDGEND_PID=$!
-    wait_until 60 serving || die "no lease within 60 s"
-    note "leases are installed, the server mints"
-}
-
-serving() {
-    kill -0 "$IDGEND_PID" 2>/dev/null || die "the daemon has ended"
-    [ "$(ask 'SELECT state FROM idgen.health')" = serving ]
+    start_idgend 60
 }
 
 mint() {
@@ -226,7 +187,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 build
 SCRATCH=$(scratch_dir demo)
-start_postgres
+start_servers
 start_kafka
 start_s3
 start_daemon

@@ -13,6 +13,7 @@ pub mod base62;
 pub mod checked_line;
 pub mod clock;
 pub mod contract;
+pub mod day;
 pub mod format;
 pub mod history;
 pub mod lease;

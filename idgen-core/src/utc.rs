@@ -109,4 +109,9 @@ mod tests {
             assert_eq!(Utc(UnixMs(ms)).to_string(), text);
         }
     }
+
+    #[test]
+    fn moments_of_events_have_six_digits() {
+        assert_eq!(show_us(951_782_399_000_001), "2000-02-28T23:59:59.000001Z");
+    }
 }

@@ -122,3 +122,18 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What a library's error says, with its causes, each once: many print only their own half.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -24,6 +24,7 @@ pub mod authority;
 pub mod command_line;
 mod complaint;
 pub mod config;
+mod each_database;
 pub mod error;
 pub mod event;
 pub mod http;

@@ -19,7 +19,7 @@ mod tests;
 pub use answer::{Answer, Found, Step, after_answer, after_look};
 pub use chain::{Chain, ChainError, Covered, Gap, Head, Link};
 pub use cut::{Cut, CutRule, Cutter};
-pub use day::{Day, DayEvidence, DayVerdict, judge};
+pub use day::{DayEvidence, DayVerdict, judge};
 pub use digest::{EventKey, IdDigest, mix_id};
 
 /// Name of the data format, as folders have it.

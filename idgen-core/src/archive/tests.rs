@@ -1,4 +1,5 @@
 use super::*;
+use crate::day::Day;
 use crate::utc::{parse_us, show_us};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};

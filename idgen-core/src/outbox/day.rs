@@ -1,35 +1,7 @@
 //! The day tables of `idgen.audit_event`: until when rows may still come, and when one may be dropped.
 
 use super::Retention;
-
-/// A day of UTC, counted from 2000-01-01 as Postgres counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Day(pub i32);
-
-const SECONDS: i64 = 86_400;
-/// 2000-01-01 in Unix seconds.
-const EPOCH_S: i64 = 946_684_800;
-
-impl Day {
-    /// The day of a moment in Unix seconds.
-    #[must_use]
-    pub fn of_unix(seconds: i64) -> Self {
-        let days = (seconds - EPOCH_S).div_euclid(SECONDS);
-        Self(i32::try_from(days).unwrap_or(if days < 0 { i32::MIN } else { i32::MAX }))
-    }
-
-    /// When it begins, in Unix seconds.
-    #[must_use]
-    pub fn begins(self) -> i64 {
-        EPOCH_S + i64::from(self.0) * SECONDS
-    }
-
-    /// When it has ended.
-    #[must_use]
-    pub fn ends(self) -> i64 {
-        self.begins() + SECONDS
-    }
-}
+use crate::day::{Day, SECONDS};
 
 /// After its end a day stays open for so long: a transaction may have recorded before midnight and commit long after it.
 const OPEN_S: i64 = 48 * 3_600;
@@ -157,6 +129,9 @@ impl Leaf {
         (day.begins() == self.from_s && day.ends() == self.to_s).then_some(day)
     }
 }
+
+/// Of the days after today so many have their table at the least, or somebody should look: more are made ahead.
+pub const DAYS_AHEAD_MIN: i32 = 3;
 
 /// How many days after today have their table, without a hole. Negative: today has none.
 #[must_use]

@@ -13,7 +13,7 @@ mod retention;
 
 pub use backoff::Backoff;
 pub use cursor::{Cursor, Look, Snapshot, SnapshotError};
-pub use day::{Day, DayFacts, DayState, Gate, Leaf, days_ahead, holes};
+pub use day::{DAYS_AHEAD_MIN, DayFacts, DayState, Gate, Leaf, days_ahead, holes};
 pub use failure::{Poison, SendFault, Verdict};
 pub use flight::{Flight, FlightLimits};
 pub use retention::{Retention, RetentionError};

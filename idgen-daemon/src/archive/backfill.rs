@@ -10,7 +10,8 @@ use super::verify::{MissingEvents, Progress, Told, missing_events};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::host_clock;
-use idgen_core::archive::{Cut, Day};
+use idgen_core::archive::Cut;
+use idgen_core::day::Day;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -8,7 +8,8 @@
 
 use super::parquet::Summary;
 use crate::event::hex;
-use idgen_core::archive::{Covered, Cut, Day, FORM, Gap, Link};
+use idgen_core::archive::{Covered, Cut, FORM, Gap, Link};
+use idgen_core::day::Day;
 use idgen_core::utc::show_us;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

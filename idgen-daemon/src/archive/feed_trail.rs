@@ -3,7 +3,7 @@
 use super::feed_table::message;
 use super::parquet::{Message, Spot};
 use crate::error::{Error, Result};
-use crate::event::{Event, LEASE_KIND, LEASE_TAG, SCHEMA};
+use crate::event::LeaseEvent;
 use crate::postgres::{PgError, Session};
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -66,21 +66,12 @@ pub(super) async fn events(
     for row in &rows {
         let (seq, kind): (i64, String) = (get(row, 0)?, get(row, 2)?);
         let payload = RawValue::from_string(get(row, 3)?);
-        let event = Event {
-            schema: SCHEMA,
-            kind: format!("{LEASE_KIND}{kind}"),
-            source: trail.cell,
-            event_id: seq,
+        let event = LeaseEvent {
+            cell: trail.cell,
+            seq,
+            kind: &kind,
             at: get(row, 1)?,
-            service: service.to_owned(),
-            space: trail.cell,
-            tag: LEASE_TAG.to_owned(),
-            tag_seq: seq,
-            lo: None,
-            hi: None,
-            token: None,
-            tx: None,
-            stub: None,
+            service,
             payload: payload.map_err(|error| Error::runtime(format!("a lease event: {error}")))?,
         };
         let spot = Spot {
@@ -88,7 +79,7 @@ pub(super) async fn events(
             offset: seq - 1,
             at_ms: now_ms,
         };
-        messages.push(message(event, spot)?);
+        messages.push(message(event.into(), spot)?);
     }
     Ok((messages, rows.len() as u64 == PAGE_ROWS.cast_unsigned()))
 }

@@ -4,7 +4,7 @@ use super::commit::{FileEntry, data_key, sha256};
 use super::objects::Keep;
 use super::parquet::{Arrived, FileError, Foreign, Message, encode_events, encode_foreign};
 use bytes::Bytes;
-use idgen_core::archive::Day;
+use idgen_core::day::Day;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 

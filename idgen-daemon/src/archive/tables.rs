@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::events::EventsConfig;
 use crate::lease::{HolderName, Sole, host_clock};
 use crate::outbox::{Holder as DrainHolder, Lease, Stream};
-use crate::postgres::{PostgresUrl, Session};
+use crate::postgres::{HAS_EXTENSION, PostgresUrl, Session};
 use idgen_core::archive::{Cut, Gap};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use uuid::Uuid;
 /// Of a statement: one reads 5,000 rows.
 const STATEMENT: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-const HAS_EXTENSION: &str = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_idgen')";
 /// Where events of leases have no database of their own to be called after.
 const LEASE_SERVICE: &str = "idgen";
 

@@ -3,7 +3,8 @@ use super::objects::scripted::{Happens, Scripted};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::tests::{event, message};
 use super::*;
-use idgen_core::archive::{Cut, Day};
+use idgen_core::archive::Cut;
+use idgen_core::day::Day;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

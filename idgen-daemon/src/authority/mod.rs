@@ -16,24 +16,20 @@ mod report;
 mod server;
 
 use self::database::{DatabaseConfig, DatabaseKeeper, Pace};
-use crate::complaint::Complaint;
-use crate::error::{Error, Result};
+use crate::each_database::EachDatabase;
+use crate::error::Result;
 use crate::lease::{Pinned, StripeStore};
 use crate::metrics::AuthorityMetrics;
 use idgen_core::lease::{InstanceId, Timing};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use report::{Board, DatabaseReport, Standing};
 pub use server::{Database, Open, Said, Wanted};
 
-/// Between two looks at which databases there are.
-const DISCOVER: Duration = Duration::from_secs(5);
 /// A database without the extension is looked at so often.
 const ABSENT: Duration = Duration::from_secs(10);
 /// Where ceilings were raised just now the next visit comes so soon: one is eight ranges ahead, and a hot tag uses them up
@@ -70,8 +66,6 @@ pub struct AuthorityKeeper<S, O> {
     open: O,
     shared: Arc<Mutex<Pinned<S>>>,
     databases: Arc<AtomicUsize>,
-    running: BTreeMap<String, CancellationToken>,
-    trouble: Complaint,
 }
 
 impl<S: StripeStore, O: Open> AuthorityKeeper<S, O> {
@@ -83,65 +77,19 @@ impl<S: StripeStore, O: Open> AuthorityKeeper<S, O> {
             open,
             shared: Arc::new(Mutex::new(shared)),
             databases: Arc::default(),
-            running: BTreeMap::new(),
-            trouble: Complaint::default(),
         }
     }
 
     /// Keeps the authority of every database until `stop`, then gives all of it back.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
-        let mut keepers = JoinSet::new();
-        let mut discover_at = tokio::time::Instant::now();
-        while !stop.is_cancelled() {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                Some(ended) = keepers.join_next() => self.note_ended(ended)?,
-                () = tokio::time::sleep_until(discover_at) => {
-                    self.discover(&mut keepers, &stop).await;
-                    discover_at = tokio::time::Instant::now() + DISCOVER;
-                }
-            }
-        }
-        while let Some(ended) = keepers.join_next().await {
-            self.note_ended(ended)?;
-        }
-        Ok(())
+    pub async fn run(self, stop: CancellationToken) -> Result<()> {
+        let each = EachDatabase::new("authority", "keeper", Arc::clone(&self.databases));
+        let keep = |database, stop| self.keep(database, stop);
+        each.run(|| self.open.databases(), keep, stop).await
     }
 
-    fn note_ended(&mut self, ended: std::result::Result<String, tokio::task::JoinError>) -> Result<()> {
-        let database = ended.map_err(|error| Error::runtime(format!("the keeper of a database: {error}")))?;
-        self.running.remove(&database);
-        Ok(())
-    }
-
-    async fn discover(&mut self, keepers: &mut JoinSet<String>, stop: &CancellationToken) {
-        let found = match self.open.databases().await {
-            Ok(found) => found,
-            Err(error) => {
-                let text = format!("authority: list the databases: {error}");
-                return self.trouble.raise(text, Instant::now());
-            }
-        };
-        self.trouble.settle("authority: postgres answers");
-        self.databases.store(found.len(), Ordering::Relaxed);
-        for (database, running) in &self.running {
-            if !found.contains(database) {
-                running.cancel();
-            }
-        }
-        for database in found {
-            if self.running.contains_key(&database) {
-                continue;
-            }
-            let stop = stop.child_token();
-            self.running.insert(database.clone(), stop.clone());
-            keepers.spawn(self.keep(database, stop));
-        }
-    }
-
-    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = String> + use<S, O> {
+    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = ()> + use<S, O> {
         let config = DatabaseConfig {
-            database: database.clone(),
+            database,
             instance: self.config.instance,
             timing: self.config.timing,
             is_served: Arc::clone(&self.config.is_served),
@@ -156,10 +104,7 @@ impl<S: StripeStore, O: Open> AuthorityKeeper<S, O> {
             Pace::Idle => idle(databases.load(Ordering::Relaxed)),
             Pace::Absent => ABSENT,
         };
-        async move {
-            keeper.run(stop, pace).await;
-            database
-        }
+        keeper.run(stop, pace)
     }
 }
 

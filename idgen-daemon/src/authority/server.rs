@@ -3,7 +3,7 @@
 
 use crate::config::PostgresConfig;
 use crate::error::{Error, Result};
-use crate::postgres::{PgError, PostgresUrl, Session, explain, read_anchors};
+use crate::postgres::{HAS_EXTENSION, PgError, PostgresUrl, Session, column, explain, read_anchors};
 use idgen_core::clock::BootMs;
 use idgen_core::lease::named::{Held, Want};
 use idgen_core::lease::{Anchor, BootId};
@@ -121,8 +121,7 @@ impl Database for Session {
     }
 
     async fn has_extension(&self) -> Result<bool> {
-        let found = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_idgen')";
-        column(&self.row(found, &[]).await.map_err(retry)?, 0)
+        column(&self.row(HAS_EXTENSION, &[]).await.map_err(retry)?, 0)
     }
 
     async fn clock(&self) -> Result<Option<(BootId, BootMs)>> {
@@ -248,12 +247,4 @@ fn signed(value: u64) -> Result<i64> {
 
 fn retry(error: PgError) -> Error {
     Error::retry(error.to_string())
-}
-
-fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
-    row: &'r tokio_postgres::Row,
-    index: usize,
-) -> Result<T> {
-    row.try_get(index)
-        .map_err(|error| Error::runtime(format!("read column {index}: {error}")))
 }

@@ -78,6 +78,20 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "EVENTS__ENABLED" => raw.events.enabled = Some(truth(&value)?),
         "EVENTS__URL" => raw.events.url = Some(value),
         "EVENTS__KEEP_DAYS" => raw.events.keep_days = Some(number(&value)?),
+        "CLOCK__CHECK" => raw.clock.check = Some(value),
+        "CLOCK__CHRONY" => raw.clock.chrony = Some(value),
+        "CLOCK__ACCEPT_SYNCHRONISED" => raw.clock.accept_synchronised = Some(truth(&value)?),
+        "HTTP__LISTEN" => raw.http.listen = Some(value),
+        "LOG__FORMAT" => raw.log.format = Some(value),
+        "LOG__LEVEL" => raw.log.level = Some(value),
+        _ => return set_outbox(raw, path, value),
+    }
+    Ok(())
+}
+
+/// Of what hands events on.
+fn set_outbox(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {
+    match path {
         "ARCHIVE__KIND" => raw.archive.kind = Some(value),
         "ARCHIVE__PATH" => raw.archive.path = Some(value),
         "ARCHIVE__BUCKET" => raw.archive.bucket = Some(value),
@@ -104,12 +118,6 @@ fn set(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<()
         "OUTBOX__URL" => raw.outbox.url = Some(value.into()),
         "OUTBOX__SERVICE" => raw.outbox.service = Some(value),
         "OUTBOX__KEEP_DAYS" => raw.outbox.keep_days = Some(number(&value)?),
-        "CLOCK__CHECK" => raw.clock.check = Some(value),
-        "CLOCK__CHRONY" => raw.clock.chrony = Some(value),
-        "CLOCK__ACCEPT_SYNCHRONISED" => raw.clock.accept_synchronised = Some(truth(&value)?),
-        "HTTP__LISTEN" => raw.http.listen = Some(value),
-        "LOG__FORMAT" => raw.log.format = Some(value),
-        "LOG__LEVEL" => raw.log.level = Some(value),
         _ => return Err("there is no such setting".into()),
     }
     Ok(())

@@ -93,6 +93,46 @@ impl std::fmt::Display for Foreign {
     }
 }
 
+/// What an event of a lease is made of: a row of `idgen.lease_event`.
+#[derive(Debug)]
+pub struct LeaseEvent<'a> {
+    /// Of which cell.
+    pub cell: Uuid,
+    /// Its number in the trail of the cell.
+    pub seq: i64,
+    /// As the trail calls it.
+    pub kind: &'a str,
+    /// When it was recorded.
+    pub at: String,
+    /// Which installation.
+    pub service: &'a str,
+    /// What else is known of it.
+    pub payload: Box<RawValue>,
+}
+
+impl From<LeaseEvent<'_>> for Event {
+    /// The cell is its source and its space, and the trail counts both its events and those of its one tag.
+    fn from(of: LeaseEvent<'_>) -> Self {
+        Self {
+            schema: SCHEMA,
+            kind: format!("{LEASE_KIND}{}", of.kind),
+            source: of.cell,
+            event_id: of.seq,
+            at: of.at,
+            service: of.service.to_owned(),
+            space: of.cell,
+            tag: LEASE_TAG.to_owned(),
+            tag_seq: of.seq,
+            lo: None,
+            hi: None,
+            token: None,
+            tx: None,
+            stub: None,
+            payload: of.payload,
+        }
+    }
+}
+
 impl Event {
     /// The message's value.
     ///

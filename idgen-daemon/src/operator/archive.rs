@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::event::hex;
 use crate::plain_table::plain_table;
-use idgen_core::archive::Day;
+use idgen_core::day::Day;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -5,16 +5,14 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::outbox::open;
 use crate::plain_table::plain_table;
-use crate::postgres::{PgError, Session};
+use crate::postgres::{PgError, Session, column};
+use idgen_core::outbox::DAYS_AHEAD_MIN;
 use serde::Serialize;
-use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 /// An event that waits for longer is a finding.
 const LATE_S: f64 = 60.0;
-/// With fewer days that are made ahead somebody should look.
-const AHEAD_MIN: i64 = 3;
 /// Rows that are changed in one statement.
 const AT_ONCE: i64 = 5_000;
 
@@ -108,7 +106,7 @@ impl OutboxStatus {
     pub fn is_well(&self) -> bool {
         self.oldest_seconds <= LATE_S
             && self.dead_letters == 0
-            && (self.days == 0 || self.days_ahead >= AHEAD_MIN)
+            && (self.days == 0 || self.days_ahead >= i64::from(DAYS_AHEAD_MIN))
     }
 
     /// For people.
@@ -245,11 +243,6 @@ fn failed(error: PgError) -> Error {
     }
 }
 
-fn get<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T> {
-    row.try_get(at)
-        .map_err(|error| Error::runtime(format!("read column {at}: {error}")))
-}
-
 /// The outbox of one database.
 pub struct OutboxOf {
     session: Session,
@@ -275,17 +268,17 @@ impl OutboxOf {
         rows.iter()
             .map(|row| {
                 Ok(DeadLetter {
-                    source: get(row, 0)?,
-                    event_id: get(row, 1)?,
-                    kind: get(row, 2)?,
-                    tag: get(row, 3)?,
-                    tag_seq: get(row, 4)?,
-                    reason: get(row, 5)?,
-                    bytes: get(row, 6)?,
-                    sha256: get(row, 7)?,
-                    attempts: get(row, 8)?,
-                    last_seen: get(row, 9)?,
-                    retried: get(row, 10)?,
+                    source: column(row, 0)?,
+                    event_id: column(row, 1)?,
+                    kind: column(row, 2)?,
+                    tag: column(row, 3)?,
+                    tag_seq: column(row, 4)?,
+                    reason: column(row, 5)?,
+                    bytes: column(row, 6)?,
+                    sha256: column(row, 7)?,
+                    attempts: column(row, 8)?,
+                    last_seen: column(row, 9)?,
+                    retried: column(row, 10)?,
                 })
             })
             .collect()
@@ -304,7 +297,7 @@ impl OutboxOf {
         let row = rows
             .first()
             .ok_or_else(|| Error::runtime("nothing was counted"))?;
-        let count = |at| get::<i64>(row, at).map(|count| u64::try_from(count).unwrap_or_default());
+        let count = |at| column::<i64>(row, at).map(|count| u64::try_from(count).unwrap_or_default());
         let (events, gone) = (count(0)?, count(1)?);
         if events == 0 && gone > 0 {
             return Err(Error::refused(format!(
@@ -330,7 +323,7 @@ impl OutboxOf {
         let row = rows
             .first()
             .ok_or_else(|| Error::runtime("nothing was counted"))?;
-        Ok(u64::try_from(get::<i64>(row, 0)?).unwrap_or_default())
+        Ok(u64::try_from(column::<i64>(row, 0)?).unwrap_or_default())
     }
 
     /// Has them sent once more, some at a time; `told` hears how many so far.
@@ -356,8 +349,8 @@ impl OutboxOf {
             let row = rows
                 .first()
                 .ok_or_else(|| Error::runtime("nothing was counted"))?;
-            events += u64::try_from(get::<i64>(row, 0)?).unwrap_or_default();
-            let Some(last) = get::<Option<i64>>(row, 1)? else {
+            events += u64::try_from(column::<i64>(row, 0)?).unwrap_or_default();
+            let Some(last) = column::<Option<i64>>(row, 1)? else {
                 return Ok(Again::of(events));
             };
             after = last;
@@ -378,7 +371,7 @@ pub async fn status(config: &Config) -> Result<Vec<OutboxStatus>> {
         let rows = of.session.rows_typed(there, &[]).await.map_err(failed)?;
         if !rows
             .first()
-            .map(|row| get::<bool>(row, 0))
+            .map(|row| column::<bool>(row, 0))
             .transpose()?
             .unwrap_or_default()
         {
@@ -390,16 +383,16 @@ pub async fn status(config: &Config) -> Result<Vec<OutboxStatus>> {
             .ok_or_else(|| Error::refused("a row of idgen.drain_lease is missing"))?;
         all.push(OutboxStatus {
             database,
-            drained_by: get(row, 0)?,
-            epoch: get(row, 1)?,
-            expires_in_seconds: get(row, 2)?,
-            backlog: get(row, 3)?,
-            oldest_seconds: get(row, 4)?,
-            dead_letters: get(row, 5)?,
-            days: get(row, 6)?,
-            sealed: get(row, 7)?,
-            days_ahead: get(row, 8)?,
-            watermark_tx: get(row, 9)?,
+            drained_by: column(row, 0)?,
+            epoch: column(row, 1)?,
+            expires_in_seconds: column(row, 2)?,
+            backlog: column(row, 3)?,
+            oldest_seconds: column(row, 4)?,
+            dead_letters: column(row, 5)?,
+            days: column(row, 6)?,
+            sealed: column(row, 7)?,
+            days_ahead: column(row, 8)?,
+            watermark_tx: column(row, 9)?,
         });
     }
     Ok(all)

@@ -1,14 +1,15 @@
 //! The day tables of a database: looked at each minute, sealed when nothing can come any more, dropped when the archive vouches
 //! for them. They are made by the refill workers, which need them; here is said when those fall behind.
 
+use super::rows::{column, retry};
 use super::server::Way;
-use super::text::{column, retry};
 use crate::complaint::Complaint;
 use crate::error::{Error, Result};
 use crate::metrics::DrainMetrics;
 use crate::postgres::Session;
 use crate::random::random;
-use idgen_core::outbox::{Day, DayFacts, DayState, Gate, Leaf, Retention, days_ahead, holes};
+use idgen_core::day::Day;
+use idgen_core::outbox::{DAYS_AHEAD_MIN, DayFacts, DayState, Gate, Leaf, Retention, days_ahead, holes};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio_postgres::types::Type;
@@ -16,8 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks, less up to a quarter.
 const PERIOD_MS: u64 = 60_000;
-/// Days that are made ahead: with fewer somebody should look.
-const AHEAD_MIN: i32 = 3;
 /// Tables that are dropped in one look: each takes a lock for a moment.
 const DROPS_AT_ONCE: usize = 5;
 /// Before it is dropped all rows of a day are read, and compared with what the archive has.
@@ -126,7 +125,7 @@ impl Days {
                     .map_err(retry)?;
                 tracing::info!(
                     database = self.database,
-                    day = day.day.0,
+                    day = %day.day,
                     "outbox: a day is sealed"
                 );
             }
@@ -142,7 +141,7 @@ impl Days {
         let ahead = days_ahead(&looked.leaves, Day::of_unix(looked.now_s));
         self.metrics.days_ahead(ahead);
         let mut wrong = holes(&looked.leaves);
-        if ahead < AHEAD_MIN {
+        if ahead < DAYS_AHEAD_MIN {
             wrong.push(format!(
                 "idgen.audit_event has tables for {ahead} days after today: without one for the day nothing is granted (hint: \
                  the refill workers make them; the server's log says why they do not)"
@@ -173,7 +172,7 @@ impl Days {
                         dropped += 1;
                         tracing::info!(
                             database = self.database,
-                            day = facts.day.0,
+                            day = %facts.day,
                             "outbox: a day is dropped"
                         );
                         continue;

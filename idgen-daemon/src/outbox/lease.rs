@@ -4,7 +4,7 @@
 //! under an epoch that has passed is refused. Two who drain at once for a moment are no harm beyond copies: each sends in
 //! order what the table shows.
 
-use super::text::{column, retry};
+use super::rows::{column, retry};
 use crate::error::Result;
 use crate::postgres::Session;
 use std::time::{Duration, Instant};

@@ -15,9 +15,9 @@ mod drain;
 mod lease;
 mod producer;
 mod queue;
+mod rows;
 mod segments;
 mod server;
-mod text;
 mod trail;
 
 pub use drain::{DrainConfig, Drainer};

@@ -5,11 +5,13 @@
 
 use super::lease::{Held, IN_FORCE, Stream};
 use super::queue::{Marked, Page, Queue, Row, Watched};
-use super::text::{column, day, moment, retry};
+use super::rows::{column, retry};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA, Stub, StubReason, hex};
 use crate::postgres::Session;
-use idgen_core::outbox::{Cursor, Day, Poison, Snapshot};
+use idgen_core::day::Day;
+use idgen_core::outbox::{Cursor, Poison, Snapshot};
+use idgen_core::utc::show_us;
 use serde_json::value::RawValue;
 use std::time::{Duration, Instant};
 use tokio_postgres::types::Type;
@@ -103,7 +105,7 @@ pub struct SegmentKey {
 
 impl SegmentKey {
     fn day(&self) -> Day {
-        day(self.at_us)
+        Day::of_us(self.at_us)
     }
 }
 
@@ -170,7 +172,7 @@ impl SegmentQueue {
             kind: column(row, 5)?,
             source: column(row, 2)?,
             event_id: column(row, 1)?,
-            at: moment(at_us),
+            at: show_us(at_us),
             service: self.service.clone(),
             space: column(row, 6)?,
             tag: column(row, 7)?,

@@ -4,27 +4,24 @@ use super::days::Days;
 use super::drain::{DrainConfig, Drainer, budget};
 use super::lease::Holder;
 use super::queue::Queue;
+use super::rows::{column, retry};
 use super::segments::SegmentQueue;
-use super::text::{column, retry};
 use super::trail::TrailQueue;
 use crate::authority::Open;
 use crate::complaint::Complaint;
 use crate::config::{KafkaConfig, OutboxConfig, PostgresConfig};
+use crate::each_database::EachDatabase;
 use crate::error::{Error, Result};
 use crate::metrics::OutboxMetrics;
 use crate::postgres::{PgError, PostgresUrl, Session};
 use crate::random::random;
 use idgen_core::outbox::Backoff;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at which databases there are.
-const DISCOVER: Duration = Duration::from_secs(5);
 /// A database without the extension, or in recovery, is looked at so often.
 const ABSENT: Duration = Duration::from_secs(10);
 /// Whatever ended a session that has lasted for so long has nothing to do with what ended the one before.
@@ -135,8 +132,6 @@ pub struct Outbox {
     setup: OutboxSetup,
     budget: Arc<Semaphore>,
     databases: Arc<AtomicUsize>,
-    running: BTreeMap<String, CancellationToken>,
-    trouble: Complaint,
 }
 
 impl Outbox {
@@ -147,8 +142,6 @@ impl Outbox {
             setup,
             budget: budget(),
             databases: Arc::default(),
-            running: BTreeMap::new(),
-            trouble: Complaint::default(),
         }
     }
 
@@ -156,8 +149,8 @@ impl Outbox {
     ///
     /// # Errors
     /// A drainer has panicked.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<()> {
-        let mut drainers = JoinSet::new();
+    pub async fn run(self, stop: CancellationToken) -> Result<()> {
+        let mut each = EachDatabase::new("outbox", "drainer", Arc::clone(&self.databases));
         if let (Some(url), Some(kafka)) = (self.setup.trail.clone(), self.setup.kafka.clone()) {
             let service = self
                 .setup
@@ -171,33 +164,12 @@ impl Outbox {
                 connect_timeout: self.setup.postgres.connect_timeout,
                 is_pooled: false,
             };
-            drainers.spawn(async move {
+            each.spawn_beside(async move {
                 drain(Drainer::new(config, TrailQueue::new(&service)), &way, stop).await;
-                String::new()
             });
         }
-        let mut discover_at = tokio::time::Instant::now();
-        while !stop.is_cancelled() {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                Some(ended) = drainers.join_next() => self.note_ended(ended)?,
-                () = tokio::time::sleep_until(discover_at) => {
-                    self.discover(&mut drainers, &stop).await;
-                    discover_at = tokio::time::Instant::now() + DISCOVER;
-                }
-            }
-        }
-        while let Some(ended) = drainers.join_next().await {
-            self.note_ended(ended)?;
-        }
-        Ok(())
-    }
-
-    fn note_ended(&mut self, ended: std::result::Result<String, tokio::task::JoinError>) -> Result<()> {
-        let database =
-            ended.map_err(|error| Error::runtime(format!("the drainer of a database: {error}")))?;
-        self.running.remove(&database);
-        Ok(())
+        let keep = |database, stop| self.keep(database, stop);
+        each.run(|| self.setup.postgres.databases(), keep, stop).await
     }
 
     fn drain_config(&self, name: &str, database: &str, kafka: KafkaConfig) -> DrainConfig {
@@ -211,33 +183,8 @@ impl Outbox {
         }
     }
 
-    async fn discover(&mut self, drainers: &mut JoinSet<String>, stop: &CancellationToken) {
-        let found = match self.setup.postgres.databases().await {
-            Ok(found) => found,
-            Err(error) => {
-                let text = format!("outbox: list the databases: {error}");
-                return self.trouble.raise(text, Instant::now());
-            }
-        };
-        self.trouble.settle("outbox: postgres answers");
-        self.databases.store(found.len(), Ordering::Relaxed);
-        for (database, running) in &self.running {
-            if !found.contains(database) {
-                running.cancel();
-            }
-        }
-        for database in found {
-            if self.running.contains_key(&database) {
-                continue;
-            }
-            let stop = stop.child_token();
-            self.running.insert(database.clone(), stop.clone());
-            drainers.spawn(self.keep(database, stop));
-        }
-    }
-
     /// Drains a database, and looks after its day tables.
-    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = String> + use<> {
+    fn keep(&self, database: String, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         let setup = &self.setup;
         let pooler = setup.outbox.url.as_ref();
         let way = Way {
@@ -268,7 +215,6 @@ impl Outbox {
                 None => looked_after.await,
             }
             metrics.forget(&database);
-            database
         }
     }
 }

@@ -3,12 +3,13 @@
 
 use super::lease::{Held, IN_FORCE, Stream};
 use super::queue::{Marked, Page, Queue, Row, Watched};
+use super::rows::{column, retry};
 use super::segments::reason;
-use super::text::{column, moment, retry};
 use crate::error::{Error, Result};
-use crate::event::{Event, LEASE_KIND, LEASE_TAG, SCHEMA, hex};
+use crate::event::{LeaseEvent, hex};
 use crate::postgres::Session;
 use idgen_core::outbox::Poison;
+use idgen_core::utc::show_us;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -114,26 +115,17 @@ impl TrailQueue {
             hash: hex(column::<&[u8]>(row, 13)?),
             detail: &detail,
         };
-        let event = Event {
-            schema: SCHEMA,
-            kind: format!("{LEASE_KIND}{}", column::<&str>(row, 7)?),
-            source: cell,
-            event_id: seq,
-            at: moment(column(row, 6)?),
-            service: self.service.clone(),
-            space: cell,
-            tag: LEASE_TAG.to_owned(),
-            tag_seq: seq,
-            lo: None,
-            hi: None,
-            token: None,
-            tx: None,
-            stub: None,
+        let event = LeaseEvent {
+            cell,
+            seq,
+            kind: column(row, 7)?,
+            at: show_us(column(row, 6)?),
+            service: &self.service,
             payload: serde_json::value::to_raw_value(&payload).map_err(malformed)?,
         };
         Ok(Row {
             key: TrailKey { cell, seq },
-            event,
+            event: event.into(),
             is_stub: false,
         })
     }

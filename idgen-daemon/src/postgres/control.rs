@@ -479,7 +479,8 @@ pub fn explain(error: PgError) -> Error {
     }
 }
 
-fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
+/// A column of a row.
+pub(crate) fn column<'r, T: tokio_postgres::types::FromSql<'r>>(
     row: &'r tokio_postgres::Row,
     index: usize,
 ) -> Result<T> {

@@ -1,6 +1,7 @@
 //! One session, and the errors it can end in.
 
 use super::url::PostgresUrl;
+use crate::error::with_causes;
 use crate::tls::{self, Source, TlsFiles};
 use rustls::ClientConfig;
 use std::fmt;
@@ -55,7 +56,7 @@ impl From<tokio_postgres::Error> for PgError {
                 sqlstate: db.code().clone(),
                 message: refusal(db.message(), db.detail(), db.hint()),
             },
-            None => Self::Lost(tls::explain(&error).unwrap_or_else(|| chain(&error))),
+            None => Self::Lost(tls::explain(&error).unwrap_or_else(|| with_causes(&error))),
         }
     }
 }
@@ -87,21 +88,6 @@ fn refusal(message: &str, detail: Option<&str>, hint: Option<&str>) -> String {
         text.push_str(&format!(" (hint: {hint})"));
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// The error and its causes; tokio-postgres prints only its own half.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// User, host, port and database of a connection string; never its password.

@@ -2,43 +2,25 @@
 
 use crate::kit::sql::{self, value};
 use crate::kit::{PATIENCE, Server, eventually_true};
-use crate::scene::{unpublished, write};
+use crate::scene::{holder, runtime, session, unpublished, write};
 use idgen_core::outbox::Poison;
 use idgen_daemon::config::Config;
 use idgen_daemon::error::Result;
 use idgen_daemon::metrics::Metrics;
 use idgen_daemon::outbox::{
-    DrainConfig, Drainer, Held, Holder, Lease, Marked, Page, Queue, Row, SegmentQueue, Stream, TrailQueue,
-    Watched, open,
+    DrainConfig, Drainer, Held, Lease, Marked, Page, Queue, Row, SegmentQueue, Stream, TrailQueue, Watched,
 };
-use idgen_daemon::postgres::{PostgresUrl, Session};
+use idgen_daemon::postgres::Session;
 use postgres::Client;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-
-fn runtime() -> Runtime {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime")
-}
-
-async fn session(server: &Server) -> Session {
-    let url: PostgresUrl = server.daemon_url().parse().expect("a connection string");
-    open(&url, PATIENCE).await.expect("a session")
-}
-
-fn holder() -> Holder {
-    Holder {
-        instance: Uuid::new_v4(),
-        name: "test".into(),
-    }
-}
 
 fn server_with_tags() -> (Server, Client) {
     let server = Server::start();

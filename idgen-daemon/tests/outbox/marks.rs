@@ -4,15 +4,17 @@ use crate::archive_scene::{in_folder, segment_events, table_events, wait_all_pub
 use crate::kit::s3::rows_in;
 use crate::kit::sql::{self, value};
 use crate::kit::{Daemon, PATIENCE, Scratch, Server, eventually, eventually_true};
-use crate::scene::{BACK, BY_FORCE, LONG, Scene, ids_of, marked, number, of_segments, unpublished, write};
+use crate::scene::{
+    BACK, BY_FORCE, LONG, Scene, holder, ids_of, marked, number, of_segments, runtime, session, unpublished,
+    write,
+};
 use idgen_daemon::archive::mark_under;
-use idgen_daemon::outbox::{Held, Holder, Lease, Marked, Queue, SegmentQueue, Stream, TrailQueue, open};
-use idgen_daemon::postgres::{PostgresUrl, Session};
+use idgen_daemon::outbox::{Held, Lease, Marked, Queue, SegmentQueue, Stream, TrailQueue};
+use idgen_daemon::postgres::Session;
 use postgres::Client;
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
 use uuid::Uuid;
 
 /// What may have become of a lease meanwhile. Each of them alone is enough.
@@ -29,23 +31,8 @@ const KEEP: &str = "CREATE TABLE kept AS SELECT * FROM idgen.drain_lease";
 const RESTORE: &str = "UPDATE idgen.drain_lease l SET epoch = k.epoch, holder = k.holder, expires = k.expires
                          FROM kept k WHERE k.stream = l.stream";
 
-/// What the daemon's own parts are run on; the test's own sessions have theirs.
-fn runtime() -> Runtime {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime")
-}
-
-async fn session(server: &Server) -> Session {
-    let url: PostgresUrl = server.daemon_url().parse().expect("a connection string");
-    open(&url, PATIENCE).await.expect("a session")
-}
-
 async fn held(session: &Session, stream: Stream) -> Held {
-    let holder = Holder {
-        instance: Uuid::new_v4(),
-        name: "test".into(),
-    };
-    let taken = Lease::new(stream, holder).keep(session).await;
+    let taken = Lease::new(stream, holder()).keep(session).await;
     taken.expect("an answer").expect("nobody else has it")
 }
 

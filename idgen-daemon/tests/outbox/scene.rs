@@ -3,11 +3,15 @@
 use crate::kit::kafka::{Kafka, Message};
 use crate::kit::sql::{self, value};
 use crate::kit::{Daemon, DaemonOptions, PATIENCE, Server, ServerOptions, eventually, eventually_true};
+use idgen_daemon::outbox::{Holder, open};
+use idgen_daemon::postgres::{PostgresUrl, Session};
 use postgres::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use uuid::Uuid;
 
 /// Of an outbox with something to do on a busy machine.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -198,4 +202,24 @@ pub fn metric(daemon: &mut Daemon, series: &str) -> Option<f64> {
     let (_, text) = daemon.get("/metrics")?;
     let line = text.lines().find_map(|line| line.strip_prefix(series))?;
     line.trim().parse().ok()
+}
+
+/// What the daemon's own parts are run on; the test's own sessions have theirs.
+pub fn runtime() -> Runtime {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime")
+}
+
+/// A session as the outbox has them.
+pub async fn session(server: &Server) -> Session {
+    let url: PostgresUrl = server.daemon_url().parse().expect("a connection string");
+    open(&url, PATIENCE).await.expect("a session")
+}
+
+/// Somebody who drains, and nobody was before.
+pub fn holder() -> Holder {
+    Holder {
+        instance: Uuid::new_v4(),
+        name: "test".into(),
+    }
 }

@@ -7,6 +7,7 @@
 
 use super::{Keep, Meta, ObjectError, ObjectErrorKind, Objects, Result};
 use crate::config::S3Config;
+use crate::error::with_causes;
 use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -299,7 +300,7 @@ where
             SdkError::ConstructionFailure(_) => ObjectErrorKind::Other,
             _ => ObjectErrorKind::Lost,
         };
-        return ObjectError::new(kind, format!("{key}: {}", chain(error)));
+        return ObjectError::new(kind, format!("{key}: {}", with_causes(error)));
     };
     let status = context.raw().status().as_u16();
     let (code, message) = (context.err().code(), context.err().message());
@@ -343,21 +344,6 @@ pub(super) fn kind_of(code: Option<&str>, status: u16) -> ObjectErrorKind {
             _ => ObjectErrorKind::Other,
         },
     }
-}
-
-/// The error and its causes, each once.
-fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// What the names begin with that a rule is for. Tags and sizes that it looks at as well are not ours to know.

@@ -8,7 +8,7 @@ use crate::complaint::Complaint;
 use crate::config::Config;
 use crate::error::Result;
 use crate::lease::{HolderName, host_clock};
-use idgen_core::archive::Day;
+use idgen_core::day::Day;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 

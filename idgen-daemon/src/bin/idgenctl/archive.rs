@@ -3,7 +3,7 @@
 use crate::bar::Bar;
 use crate::shared::{CellArguments, ConsentArguments, Ended, wait_for};
 use clap::Subcommand;
-use idgen_core::archive::Day;
+use idgen_core::day::Day;
 use idgen_daemon::archive::backfill::Backfill;
 use idgen_daemon::archive::verify::Progress;
 use idgen_daemon::error::Result;

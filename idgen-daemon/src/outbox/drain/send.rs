@@ -42,12 +42,9 @@ impl<Q: Queue> Drainer<Q> {
         Ok(sent + usize::from(more && taken > 0))
     }
 
-    /// Where it is too long, or was refused before, it goes as a stub.
-    fn poison_of(&self, row: &Row<Q::Key>) -> Option<Poison> {
-        let fits = |sender: &Sender| {
-            let value = row.event.to_json().unwrap_or_default();
-            sender.fits(&row.event, &value)
-        };
+    /// Where it is too long, or was refused before, it goes as a stub. `value`: the whole of it.
+    fn poison_of(&self, row: &Row<Q::Key>, value: &[u8]) -> Option<Poison> {
+        let fits = |sender: &Sender| sender.fits(&row.event, value);
         let is_long = row.is_stub || !self.sender.as_ref().is_none_or(|(sender, _)| fits(sender));
         let known = self.stubs.get(&row.key).copied();
         known.or(is_long.then_some(Poison::TooLarge))
@@ -73,7 +70,12 @@ impl<Q: Queue> Drainer<Q> {
 
     /// False: there is no room, or it failed.
     async fn send_row(&mut self, session: &Session, held: Held, row: Row<Q::Key>) -> Result<bool> {
-        let poison = self.poison_of(&row);
+        let json = |event: &Event| {
+            let written = event.to_json();
+            written.map_err(|error| Error::retry(format!("write an event: {error}")))
+        };
+        let whole = json(&row.event)?;
+        let poison = self.poison_of(&row, &whole);
         let stub = poison.filter(|_| !row.is_stub).map(|why| {
             let reason = match why {
                 Poison::TooLarge => StubReason::TooLarge,
@@ -81,10 +83,10 @@ impl<Q: Queue> Drainer<Q> {
             };
             row.event.clone().into_stub(reason)
         });
-        let event = stub.as_ref().unwrap_or(&row.event);
-        let value = event
-            .to_json()
-            .map_err(|error| Error::retry(format!("write an event: {error}")))?;
+        let (event, value) = match &stub {
+            Some(stub) => (stub, json(stub)?),
+            None => (&row.event, whole),
+        };
         let Some(permit) = self.room_for(value.len()) else {
             self.is_full = true;
             return Ok(false);
