@@ -2,7 +2,7 @@
 -- reads idgen.audit_event and idgen.lease_event and marks; nothing here is in the way of whoever writes events.
 
 CREATE TABLE idgen.drain_lease (
-    stream       text PRIMARY KEY CHECK (stream IN ('segment', 'lease')),
+    stream       text PRIMARY KEY CHECK (stream IN ('segment', 'lease', 'audit')),
     epoch        bigint NOT NULL DEFAULT 0 CHECK (epoch >= 0),
     holder       uuid,
     holder_name  text,
@@ -11,8 +11,8 @@ CREATE TABLE idgen.drain_lease (
     watermark_at timestamptz,
     asked        bigint NOT NULL DEFAULT 0
 );
-COMMENT ON TABLE idgen.drain_lease IS 'Outbox: which idgend hands events on, one at a time. Whoever takes over raises the epoch, and what is marked under an older one is refused. A row, not a lock of a session: it works through a pooler. Never dumped.';
-COMMENT ON COLUMN idgen.drain_lease.stream IS 'segment: idgen.audit_event; lease: idgen.lease_event.';
+COMMENT ON TABLE idgen.drain_lease IS 'Outbox and audits: which idgend hands events on, or audits, one at a time. Whoever takes over raises the epoch, and what is marked under an older one is refused. A row, not a lock of a session: it works through a pooler. Never dumped.';
+COMMENT ON COLUMN idgen.drain_lease.stream IS 'segment: idgen.audit_event; lease: idgen.lease_event; audit: nothing is handed on, the audits of this database are run.';
 COMMENT ON COLUMN idgen.drain_lease.epoch IS 'Raised by one whenever it is taken. A message carries it in its header.';
 COMMENT ON COLUMN idgen.drain_lease.holder IS 'Instance of idgend; NULL: given back.';
 COMMENT ON COLUMN idgen.drain_lease.holder_name IS 'Its name, for people.';
@@ -20,7 +20,7 @@ COMMENT ON COLUMN idgen.drain_lease.expires IS 'From then on anybody may take it
 COMMENT ON COLUMN idgen.drain_lease.watermark_tx IS 'Completeness: all events of transactions below have been handed on. Never a gate of handing on.';
 COMMENT ON COLUMN idgen.drain_lease.watermark_at IS 'When that was found.';
 COMMENT ON COLUMN idgen.drain_lease.asked IS 'Raised when somebody has asked for events to be handed on once more (idgenctl outbox replay, dlq retry): whoever drains begins at the oldest then.';
-INSERT INTO idgen.drain_lease (stream) VALUES ('segment'), ('lease');
+INSERT INTO idgen.drain_lease (stream) VALUES ('segment'), ('lease'), ('audit');
 
 CREATE TABLE idgen.lease_drained (
     cell_id uuid   PRIMARY KEY,

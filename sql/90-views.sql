@@ -230,7 +230,8 @@ BEGIN
             idgen.fence_authority(uuid, integer),
             idgen.event_digest(date),
             idgen.archive_gate(date),
-            idgen.drop_audit_day(date, integer)
+            idgen.drop_audit_day(date, integer),
+            idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment, idgen.server_drain TO %1$I;
@@ -247,6 +248,9 @@ BEGIN
         GRANT SELECT, UPDATE (published) ON idgen.audit_event TO %1$I;
         GRANT SELECT ON idgen.space TO %1$I;
         GRANT SELECT, UPDATE ON idgen.drain_lease TO %1$I;
+        GRANT SELECT, INSERT, UPDATE ON idgen.audit_run TO %1$I;
+        GRANT SELECT ON idgen.audit_finding, idgen.segment, idgen.authority TO %1$I;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON idgen.audit_frontier TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.lease_drained, idgen.audit_event_dlq, idgen.audit_day TO %1$I;
     $grant$, role);
 END

@@ -20,6 +20,8 @@ extern crate self as idgen_daemon;
 
 #[cfg(feature = "outbox")]
 pub mod archive;
+#[cfg(feature = "outbox")]
+pub mod audit;
 pub mod authority;
 pub mod command_line;
 mod complaint;

@@ -1,8 +1,12 @@
 //! Metrics for Prometheus; names begin with `idgen_`. All but `idgen_info` say which class they are of.
 
 #[cfg(feature = "outbox")]
+mod audit;
+#[cfg(feature = "outbox")]
 mod outbox;
 
+#[cfg(feature = "outbox")]
+pub use self::audit::{AuditMetrics, NightlyMetrics};
 #[cfg(feature = "outbox")]
 pub use self::outbox::{DrainMetrics, OutboxMetrics};
 
@@ -44,6 +48,8 @@ pub struct Metrics {
     events: EventMetrics,
     #[cfg(feature = "outbox")]
     archive: ArchiveMetrics,
+    #[cfg(feature = "outbox")]
+    audit: AuditMetrics,
     #[cfg(feature = "outbox")]
     outbox: OutboxMetrics,
 }
@@ -233,6 +239,8 @@ impl Metrics {
             #[cfg(feature = "outbox")]
             archive: ArchiveMetrics::new(&registry)?,
             #[cfg(feature = "outbox")]
+            audit: AuditMetrics::new(&registry)?,
+            #[cfg(feature = "outbox")]
             outbox: OutboxMetrics::new(&registry)?,
             registry,
         })
@@ -255,6 +263,13 @@ impl Metrics {
     #[must_use]
     pub fn of_archive(&self) -> ArchiveMetrics {
         self.archive.clone()
+    }
+
+    /// What the audits count.
+    #[cfg(feature = "outbox")]
+    #[must_use]
+    pub fn of_audit(&self) -> AuditMetrics {
+        self.audit.clone()
     }
 
     /// What the outbox counts.

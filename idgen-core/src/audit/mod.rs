@@ -6,12 +6,14 @@
 mod probe;
 mod ranges;
 mod recent;
+mod schedule;
 mod sequence;
 mod span;
 mod sweep;
 
 pub use probe::{Alarm, Counts, Limits, Origin, Probe, Told};
 pub use ranges::Ranges;
+pub use schedule::{Due, Extent, History, Schedule, TimeOfDay, Weekday};
 pub use sequence::{Seen, Sequence};
 pub use span::Span;
 pub use sweep::{OutOfOrder, Overlap, Sweep};

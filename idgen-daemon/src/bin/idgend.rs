@@ -118,6 +118,7 @@ fn check_build(config: &Config, has_outbox: bool) -> Result<()> {
     let asked = [
         ("kafka", config.kafka.is_some()),
         ("archive", config.archive.is_some()),
+        ("audit", config.audit.is_some()),
     ];
     match asked.iter().find(|(_, is_asked)| *is_asked) {
         Some((section, _)) if !has_outbox => Err(Error::usage(format!(
@@ -476,6 +477,7 @@ mod tests {
         for (section, text) in [
             ("[kafka]", "[kafka]\nbrokers = [\"h:1\"]"),
             ("[archive]", "[archive]\nkind = \"folder\"\npath = \"/a\""),
+            ("[audit]", "[audit]"),
         ] {
             assert!(check_build(&config(text), true).is_ok());
             let refused = check_build(&config(text), false)

@@ -118,6 +118,27 @@ fn set_outbox(raw: &mut RawConfig, path: &str, value: String) -> std::result::Re
         "OUTBOX__URL" => raw.outbox.url = Some(value.into()),
         "OUTBOX__SERVICE" => raw.outbox.service = Some(value),
         "OUTBOX__KEEP_DAYS" => raw.outbox.keep_days = Some(number(&value)?),
+        _ => return set_audit(raw, path, value),
+    }
+    Ok(())
+}
+
+/// Of the audits, which there are as soon as any of it is set.
+fn set_audit(raw: &mut RawConfig, path: &str, value: String) -> std::result::Result<(), String> {
+    let Some(key) = path.strip_prefix("AUDIT__") else {
+        return Err("there is no such setting".into());
+    };
+    let audit = raw.audit.get_or_insert_default();
+    match key {
+        "NIGHTLY" => audit.nightly = Some(value),
+        "FULL" => audit.full = Some(value),
+        "REPLICA" => audit.replica = Some(value.into()),
+        "FALL_BACK" => audit.fall_back = Some(truth(&value)?),
+        "RATE" => audit.rate = Some(number(&value)?),
+        "LAG_MAX_MINUTES" => audit.lag_max_minutes = Some(number(&value)?),
+        "PROBE" => audit.probe = Some(truth(&value)?),
+        "CHECKPOINT_DIR" => audit.checkpoint_dir = Some(value),
+        "PROBE_MEMORY_MIB" => audit.probe_memory_mib = Some(number(&value)?),
         _ => return Err("there is no such setting".into()),
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! file by itself except [`Config::load`]; tests hand both in.
 
 mod archive;
+mod audit;
 mod authority;
 mod clock;
 mod credentials;
@@ -17,6 +18,7 @@ mod outbox;
 mod tests;
 
 use self::archive::RawArchive;
+use self::audit::RawAudit;
 use self::authority::RawAuthority;
 use self::clock::RawClock;
 use self::events::RawEvents;
@@ -39,6 +41,7 @@ use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 pub use self::archive::{ArchiveConfig, ArchivePlace, S3Config};
+pub use self::audit::AuditConfig;
 pub use self::clock::ClockConfig;
 pub use self::credentials::Credentials;
 pub use self::kafka::KafkaConfig;
@@ -73,6 +76,8 @@ pub struct Config {
     pub outbox: OutboxConfig,
     /// Whether events are archived, and where; `None`: they are not.
     pub archive: Option<ArchiveConfig>,
+    /// Whether and how databases are audited; `None`: they are not.
+    pub audit: Option<AuditConfig>,
     /// What is asked of the clock.
     pub clock: ClockConfig,
     /// Where metrics and health are served; `None`: nowhere.
@@ -183,6 +188,7 @@ struct RawConfig {
     kafka: RawKafka,
     outbox: RawOutbox,
     archive: RawArchive,
+    audit: Option<RawAudit>,
     clock: RawClock,
     http: RawHttp,
     log: RawLog,
@@ -295,7 +301,15 @@ impl Config {
             StoreConfig::Etcd { security, .. } => security.tls.as_ref(),
         };
         let events = self.events.url.tls().filter(|_| self.events.enabled);
-        self.postgres.url.tls().into_iter().chain(store).chain(events)
+        let replica = self.audit.iter().filter_map(|audit| audit.replica.as_ref());
+        let replica = replica.filter_map(|url| url.tls());
+        self.postgres
+            .url
+            .tls()
+            .into_iter()
+            .chain(store)
+            .chain(events)
+            .chain(replica)
     }
 
     /// Parses `text`; `file` is how errors call it.
@@ -364,6 +378,7 @@ impl RawConfig {
         let kafka = self.kafka.check()?;
         let outbox = self.outbox.check()?;
         let archive = self.archive.check()?;
+        let audit = self.audit.map(RawAudit::check).transpose()?;
         let clock = self.clock.check(&postgres, &store)?;
         Ok(Config {
             name: self.name.map_or_else(host_name, Ok)?,
@@ -377,6 +392,7 @@ impl RawConfig {
             kafka,
             outbox,
             archive,
+            audit,
             clock,
             http_listen: self.http.check()?,
             log: self.log.check()?,

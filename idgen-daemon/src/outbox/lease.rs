@@ -24,6 +24,8 @@ pub enum Stream {
     Segment,
     /// `idgen.lease_event`.
     Lease,
+    /// No queue: the audits of the database.
+    Audit,
 }
 
 impl Stream {
@@ -33,6 +35,7 @@ impl Stream {
         match self {
             Self::Segment => "segment",
             Self::Lease => "lease",
+            Self::Audit => "audit",
         }
     }
 }

@@ -1,0 +1,7 @@
+//! The audits: is what was given out unique, and is it still there?
+//!
+//! What they find is in `idgen.audit_finding` (`finding.rs`), each thing once, whoever finds it.
+
+pub mod finding;
+
+pub use finding::{Finding, FindingKind, FoundBy, Issuer, Recorded};
