@@ -3,16 +3,20 @@
 //! Both look at ranges of ids on the axis of a (space, tag), and neither trusts that the other is right: they share no more than
 //! [`Span`]. What they cannot know they say.
 
+mod leases;
 mod probe;
 mod ranges;
 mod recent;
+mod saved;
 mod schedule;
 mod sequence;
 mod span;
 mod sweep;
 
-pub use probe::{Alarm, Counts, Limits, Origin, Probe, Told};
+pub use leases::{LeaseAlarm, LeaseDeed, Leased, Leases, Party, Subject};
+pub use probe::{Alarm, Counts, Heard, Ids, Limits, OpenGap, Origin, Probe, Told};
 pub use ranges::Ranges;
+pub use saved::Damaged;
 pub use schedule::{Due, Extent, History, Schedule, TimeOfDay, Weekday};
 pub use sequence::{Seen, Sequence};
 pub use span::Span;

@@ -7,11 +7,22 @@
 //! Streams are counted by each database for itself; the axis of ids is that of the space, which several masters may share. So
 //! two databases that believe to be the same one, or to have the same stripe, meet here.
 //!
-//! It only reads. What it forgets for want of memory it says: see [`Probe::blurred_tags`].
+//! It only reads. What it forgets for want of memory, or has not seen because the log was cut, it says: see
+//! [`Probe::degraded_tags`].
 
-use super::recent::{EventNumber, Grants, Prints};
-use super::{Ranges, Seen, Sequence, Span};
+mod axis;
+mod gaps;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use self::axis::{Axes, Stream};
+use self::gaps::Gaps;
+use super::recent::{EventNumber, Grants, Print, Prints};
+use super::{Seen, Span};
 use std::collections::HashMap;
+
+pub use self::gaps::OpenGap;
 
 /// Where an event is to be found again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +37,19 @@ pub struct Origin {
     pub offset: i64,
 }
 
+/// What an event says of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Nothing.
+    None,
+    /// They are granted.
+    Granted(Span),
+    /// They are passed over: granted to nobody, now or later. Some of them may have been, so it is no second grant.
+    PassedOver(Span),
+    /// Something that cannot be: a grant of none, or a range that ends before it begins.
+    Malformed,
+}
+
 /// One event, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Told<'a> {
@@ -37,10 +61,12 @@ pub struct Told<'a> {
     pub tag: &'a str,
     /// Its number within (source, space, tag).
     pub tag_seq: i64,
+    /// When it was recorded, in microseconds since 1970.
+    pub at_us: i64,
     /// A hash of everything that a copy must have in common with it.
     pub print: u64,
-    /// What it grants.
-    pub grants: Option<Span>,
+    /// What it says of ids.
+    pub ids: Ids,
 }
 
 /// What cannot be.
@@ -48,7 +74,7 @@ pub struct Told<'a> {
 pub enum Alarm {
     /// Ids were granted twice.
     Overlap {
-        /// Who has granted them before, if that was not long ago: else the table or the archive knows.
+        /// Who has granted or passed over them before, if that was not long ago: else the table or the archive knows.
         earlier: Option<(Span, Origin)>,
         /// Who has granted them again,
         later: (Span, Origin),
@@ -57,8 +83,8 @@ pub enum Alarm {
     },
     /// A number of a stream stands for two different events.
     Rewritten {
-        /// What it stood for first.
-        first: Origin,
+        /// What it stood for first, if that was not long ago.
+        first: Option<Origin>,
         /// What it stands for now.
         later: Origin,
     },
@@ -68,47 +94,51 @@ pub enum Alarm {
         before: Origin,
         /// The numbers that have not.
         numbers: Span,
+        /// They were in a part of the log that was gone before it was read: nobody need have lost them.
+        out_of_sight: bool,
     },
-    /// An event with a number that none can have.
+    /// An event with a number or a range that none can have.
     Malformed(Origin),
+}
+
+/// What an event was to the probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Its content is new: no copy.
+    pub is_news: bool,
+    /// None of its stream is missing by now.
+    pub is_whole: bool,
+    /// What cannot be; nearly always nothing.
+    pub alarms: Vec<Alarm>,
 }
 
 /// How much is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Spans of all tags; 40 bytes each. Beyond it the tag with the most of them is blurred.
+    /// Spans of all tags; about 36 bytes each. Beyond it the tags with the most of them are blurred.
     pub spans: usize,
-    /// Last events whose copies are compared, and last grants that are named in an alarm; 100 bytes each.
+    /// Last events whose copies are compared, and last grants that are named in an alarm; about 250 bytes each.
     pub recent: usize,
+    /// Tags; about 400 bytes each. Of those beyond it nothing is known.
+    pub tags: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// What fits in so many MiB.
+    #[must_use]
+    pub fn of_mib(mib: usize) -> Self {
+        let bytes = mib << 20;
         Self {
-            spans: 5_000_000,
-            recent: 200_000,
+            spans: bytes / 2 / 36,
+            recent: (bytes / 4 / 250).min(200_000),
+            tags: bytes / 4 / 400,
         }
     }
 }
 
-/// The ids of one tag of a space, and the streams of those who grant them.
-#[derive(Clone, Debug, Default)]
-struct Axis {
-    granted: Ranges,
-    /// Nothing is known any more of ids in here, but that some of them were granted.
-    blurred: Option<Span>,
-    /// By source. As many as the space has masters: few.
-    streams: Vec<(u128, Sequence)>,
-}
-
-impl Axis {
-    fn stream(&mut self, source: u128) -> &mut Sequence {
-        let known = self.streams.iter().position(|(of, _)| *of == source);
-        let at = known.unwrap_or_else(|| {
-            self.streams.push((source, Sequence::after(0)));
-            self.streams.len() - 1
-        });
-        &mut self.streams[at].1
+impl Default for Limits {
+    fn default() -> Self {
+        Self::of_mib(200)
     }
 }
 
@@ -116,11 +146,10 @@ impl Axis {
 #[derive(Clone, Debug)]
 pub struct Probe {
     limits: Limits,
-    /// Where in `axes` a tag of a space is.
-    names: HashMap<u128, HashMap<String, usize>>,
-    axes: Vec<Axis>,
-    /// Spans of all axes.
-    spans: usize,
+    axes: Axes,
+    gaps: Gaps,
+    /// How often a part of each partition was gone before it was read.
+    cuts: HashMap<i32, u32>,
     prints: Prints,
     grants: Grants,
     counts: Counts,
@@ -137,8 +166,10 @@ pub struct Counts {
     pub copies_unjudged: u64,
     /// Grants within what is blurred: whether their ids were granted before cannot be said from here.
     pub grants_unjudged: u64,
-    /// Events that are missing now.
-    pub missing: u64,
+    /// Events of tags beyond the limit of tags.
+    pub untracked: u64,
+    /// Grants that left ids out above everything that was granted before. Where a space has several masters that is how it is.
+    pub holes: u64,
 }
 
 impl Probe {
@@ -147,9 +178,9 @@ impl Probe {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            names: HashMap::new(),
-            axes: Vec::new(),
-            spans: 0,
+            axes: Axes::default(),
+            gaps: Gaps::default(),
+            cuts: HashMap::new(),
             prints: Prints::new(limits.recent),
             grants: Grants::new(limits.recent),
             counts: Counts::default(),
@@ -162,270 +193,173 @@ impl Probe {
         self.counts
     }
 
-    /// Tags of which it has forgotten something.
+    /// How many tags it knows.
     #[must_use]
-    pub fn blurred_tags(&self) -> usize {
-        self.axes.iter().filter(|axis| axis.blurred.is_some()).count()
+    pub fn tags(&self) -> usize {
+        self.axes.len()
     }
 
-    /// Tells it of the next event. Nearly always there is nothing to be said.
-    pub fn tell(&mut self, told: Told<'_>) -> Vec<Alarm> {
-        let at = self.axis_of(told.space, told.tag);
-        let number = (at, told.origin.source, told.tag_seq);
-        let mut alarms = Vec::new();
-        match self.axes[at].stream(told.origin.source).see(told.tag_seq) {
-            Seen::Malformed => return vec![Alarm::Malformed(told.origin)],
-            Seen::Copy => return self.compare(&told, number),
+    /// Spans of all tags.
+    #[must_use]
+    pub const fn spans(&self) -> usize {
+        self.axes.spans()
+    }
+
+    /// Tags of which it has forgotten something for want of memory.
+    #[must_use]
+    pub const fn blurred_tags(&self) -> usize {
+        self.axes.blurred()
+    }
+
+    /// Streams of which a part was in a piece of the log that nobody has any more.
+    #[must_use]
+    pub fn unseen_streams(&self) -> usize {
+        self.gaps.unseen()
+    }
+
+    /// Of how much it cannot say what it should, whatever the reason: tags that are blurred, and streams that were cut.
+    #[must_use]
+    pub fn degraded_tags(&self) -> usize {
+        self.blurred_tags() + self.unseen_streams()
+    }
+
+    /// Events that are missing from streams, and were in no part of the log that is gone.
+    pub fn open_gaps(&self) -> impl Iterator<Item = OpenGap<'_>> + '_ {
+        self.gaps.open(&self.axes)
+    }
+
+    /// A part of a partition was gone before it was read. What is missing from streams after this was in there.
+    pub fn cut(&mut self, partition: i32) {
+        *self.cuts.entry(partition).or_default() += 1;
+    }
+
+    /// Tells it of the next event.
+    pub fn tell(&mut self, told: Told<'_>) -> Heard {
+        if told.tag_seq < 1 || told.ids == Ids::Malformed {
+            return Heard {
+                alarms: vec![Alarm::Malformed(told.origin)],
+                ..Heard::default()
+            };
+        }
+        let Some(at) = self.axes.place(told.space, told.tag, self.limits.tags) else {
+            self.counts.untracked += 1;
+            return Heard::default();
+        };
+        let cuts = self.cuts.get(&told.origin.partition).copied().unwrap_or(0);
+        let source = told.origin.source;
+        let stream = self.axes.stream(at, source);
+        let is_cut = core::mem::replace(&mut stream.cuts, cuts) < cuts;
+        let is_later = told.at_us > stream.newest_us;
+        stream.newest_us = stream.newest_us.max(told.at_us);
+        let begins = stream.sequence.last() == 0;
+        let mut heard = Heard {
+            is_news: true,
+            ..Heard::default()
+        };
+        match stream.sequence.see(told.tag_seq) {
+            Seen::Malformed => return heard,
+            Seen::Copy => heard.is_news = self.compare(at, &told, is_later, &mut heard.alarms),
             Seen::New => {}
-            Seen::Late => self.counts.missing = self.counts.missing.saturating_sub(1),
+            Seen::Late => self.gaps.came(at, source, told.tag_seq),
+            // It was somewhere else before: in another space, under another source, or in a table that nobody drained.
+            Seen::Ahead { .. } if begins && !is_cut => {}
             Seen::Ahead { missing } => {
-                self.counts.missing = self.counts.missing.saturating_add(missing.ids());
-                alarms.push(Alarm::Missing {
-                    before: told.origin,
+                let before = told.origin;
+                self.gaps.opened(at, before, missing, is_cut);
+                heard.alarms.push(Alarm::Missing {
+                    before,
                     numbers: missing,
+                    out_of_sight: is_cut,
                 });
             }
         }
-        self.counts.events += 1;
-        self.prints.keep(number, told.print, told.origin);
-        if let Some(span) = told.grants {
-            self.grant(at, span, told.origin, &mut alarms);
+        heard.is_whole = self.gaps.is_whole(at, source);
+        if heard.is_news {
+            self.counts.events += 1;
+            self.believe(at, &told, &mut heard.alarms);
         }
-        alarms
+        heard
     }
 
-    fn axis_of(&mut self, space: u128, tag: &str) -> usize {
-        if let Some(&at) = self.names.get(&space).and_then(|tags| tags.get(tag)) {
-            return at;
-        }
-        let at = self.axes.len();
-        self.axes.push(Axis::default());
-        self.names.entry(space).or_default().insert(tag.to_owned(), at);
-        at
-    }
-
-    fn compare(&mut self, told: &Told<'_>, number: EventNumber) -> Vec<Alarm> {
-        match self.prints.find(&number) {
-            None => self.counts.copies_unjudged += 1,
-            Some((print, _)) if print == told.print => self.counts.copies += 1,
-            Some((_, first)) => {
-                let later = told.origin;
-                return vec![Alarm::Rewritten { first, later }];
+    /// Its number was there before. Is it another event all the same? What was written anew in its place is not believed; what
+    /// another history has put there has happened.
+    fn compare(&mut self, at: usize, told: &Told<'_>, is_later: bool, alarms: &mut Vec<Alarm>) -> bool {
+        let number: EventNumber = (at, told.origin.source, told.tag_seq);
+        let known = self.prints.find(&number);
+        let (first, is_another) = match known {
+            Some(known) if known.print == told.print => {
+                self.counts.copies += 1;
+                return false;
             }
+            Some(known) => (Some(known.origin), known.at_us != told.at_us),
+            // A copy was recorded when the event was, and would have its ids.
+            None if is_later => (None, true),
+            None if !self.axes.may_have_granted(at, told.ids) => (None, true),
+            None => {
+                self.counts.copies_unjudged += 1;
+                return false;
+            }
+        };
+        alarms.push(Alarm::Rewritten {
+            first,
+            later: told.origin,
+        });
+        is_another
+    }
+
+    fn believe(&mut self, at: usize, told: &Told<'_>, alarms: &mut Vec<Alarm>) {
+        let number = (at, told.origin.source, told.tag_seq);
+        let print = Print {
+            print: told.print,
+            at_us: told.at_us,
+            origin: told.origin,
+        };
+        self.prints.keep(number, print);
+        match told.ids {
+            Ids::Granted(span) => self.grant(at, span, told.origin, alarms),
+            Ids::PassedOver(span) => {
+                self.axes.insert(at, span);
+                self.grants.keep(at, span, told.origin);
+            }
+            Ids::None | Ids::Malformed => return,
         }
-        Vec::new()
+        if self.axes.spans() > self.limits.spans {
+            self.axes.blur(self.limits.spans - self.limits.spans / 8);
+        }
     }
 
     fn grant(&mut self, at: usize, span: Span, origin: Origin, alarms: &mut Vec<Alarm>) {
-        let axis = &mut self.axes[at];
-        if axis.blurred.is_some_and(|blurred| blurred.common(span).is_some()) {
+        if self.axes.is_blurred(at, span) {
             self.counts.grants_unjudged += 1;
         }
-        let before = axis.granted.len();
-        let twice = axis.granted.insert(span);
-        self.spans = self.spans.saturating_sub(before) + axis.granted.len();
-        for common in twice {
-            alarms.push(Alarm::Overlap {
-                earlier: self.grants.with_any_of(at, common),
-                later: (span, origin),
-                common,
-            });
+        self.counts.holes += u64::from(self.axes.leaves_out(at, span));
+        let later = (span, origin);
+        for common in self.axes.insert(at, span) {
+            let known = self.grants.with_any_of(at, common);
+            if known.is_empty() {
+                alarms.push(Alarm::Overlap {
+                    earlier: None,
+                    later,
+                    common,
+                });
+            }
+            alarms.extend(known.into_iter().map(|(earlier, of)| Alarm::Overlap {
+                earlier: Some((earlier, of)),
+                later,
+                common: earlier.common(common).unwrap_or(common),
+            }));
         }
         self.grants.keep(at, span, origin);
-        if self.spans > self.limits.spans {
-            self.blur();
-        }
-    }
-
-    /// Forgets which ids of the tag with the most spans were granted, but for the first and the last.
-    fn blur(&mut self) {
-        let Some(axis) = self.axes.iter_mut().max_by_key(|axis| axis.granted.len()) else {
-            return;
-        };
-        let hulls = axis.granted.hull().into_iter().chain(axis.blurred);
-        axis.blurred = hulls.reduce(Span::hull);
-        self.spans = self.spans.saturating_sub(axis.granted.len());
-        axis.granted = Ranges::new();
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SPACE: u128 = 1;
-    const SOURCE: u128 = 2;
-
-    struct Log {
-        probe: Probe,
-        offset: i64,
-    }
-
-    impl Log {
-        fn new(limits: Limits) -> Self {
-            let probe = Probe::new(limits);
-            Self { probe, offset: 0 }
+impl Stream {
+    const fn new(source: u128) -> Self {
+        Self {
+            source,
+            sequence: super::Sequence::after(0),
+            newest_us: i64::MIN,
+            cuts: 0,
         }
-
-        fn tell(
-            &mut self,
-            source: u128,
-            space: u128,
-            tag: &str,
-            tag_seq: i64,
-            ids: (i64, i64),
-        ) -> Vec<Alarm> {
-            let offset = self.offset;
-            self.offset += 1;
-            self.probe.tell(Told {
-                origin: Origin {
-                    source,
-                    event_id: 100 + tag_seq,
-                    partition: 0,
-                    offset,
-                },
-                space,
-                tag,
-                tag_seq,
-                print: ids.0.cast_unsigned() << 32 | ids.1.cast_unsigned(),
-                grants: Span::new(ids.0, ids.1),
-            })
-        }
-    }
-
-    fn span(lo: i64, hi: i64) -> Span {
-        Span::new(lo, hi).unwrap()
-    }
-
-    #[test]
-    fn a_log_with_copies_is_silent() {
-        let mut log = Log::new(Limits::default());
-        for tag_seq in [1, 2, 1, 2, 3, 2, 3, 4] {
-            let ids = (tag_seq * 10 + 1, tag_seq * 10 + 10);
-            assert_eq!(log.tell(SOURCE, SPACE, "a", tag_seq, ids), []);
-        }
-        let counts = log.probe.counts();
-        assert_eq!((counts.events, counts.copies, counts.missing), (4, 4, 0));
-    }
-
-    #[test]
-    fn equal_names_in_several_spaces_and_several_tags_are_nobodys_business() {
-        let mut log = Log::new(Limits::default());
-        for (source, space, tag) in [(1, 1, "a"), (2, 2, "a"), (1, 1, "b"), (2, 2, "A")] {
-            assert_eq!(log.tell(source, space, tag, 1, (1, 10)), []);
-        }
-    }
-
-    #[test]
-    fn two_databases_that_grant_the_same_ids_are_both_named() {
-        let mut log = Log::new(Limits::default());
-        assert_eq!(log.tell(1, SPACE, "a", 1, (1, 10)), []);
-        assert_eq!(log.tell(1, SPACE, "a", 2, (11, 20)), []);
-        let alarms = log.tell(2, SPACE, "a", 1, (8, 12));
-        let Alarm::Overlap {
-            earlier,
-            later,
-            common,
-        } = &alarms[0]
-        else {
-            panic!("{alarms:?}");
-        };
-        assert_eq!(later.1.source, 2);
-        assert_eq!(
-            (*common, alarms.len()),
-            (span(8, 12), 1),
-            "the ranges before it touch: they are one"
-        );
-        let (first, origin) = earlier.expect("it was told just now");
-        assert_eq!((origin.source, first.common(*common).is_some()), (1, true));
-    }
-
-    #[test]
-    fn containment_is_an_overlap_either_way_round() {
-        let mut log = Log::new(Limits::default());
-        assert_eq!(log.tell(1, SPACE, "a", 1, (1, 100)), []);
-        assert!(matches!(
-            log.tell(2, SPACE, "a", 1, (40, 50))[..],
-            [Alarm::Overlap { .. }]
-        ));
-        assert_eq!(log.tell(1, SPACE, "b", 1, (40, 50)), []);
-        assert!(
-            matches!(log.tell(2, SPACE, "b", 1, (1, 100))[..], [Alarm::Overlap { common, .. }] if common == span(40, 50))
-        );
-    }
-
-    #[test]
-    fn an_event_that_was_written_anew_is_told_from_a_copy() {
-        let mut log = Log::new(Limits::default());
-        log.tell(SOURCE, SPACE, "a", 1, (1, 10));
-        let alarms = log.tell(SOURCE, SPACE, "a", 1, (1, 11));
-        assert!(
-            matches!(alarms[..], [Alarm::Rewritten { first, later }] if first.offset == 0 && later.offset == 1)
-        );
-        assert_eq!(
-            log.tell(SOURCE, SPACE, "a", 2, (11, 20)),
-            [],
-            "what was made up is not believed"
-        );
-    }
-
-    #[test]
-    fn what_is_missing_is_told_once_and_may_come_late() {
-        let mut log = Log::new(Limits::default());
-        let alarms = log.tell(SOURCE, SPACE, "a", 3, (21, 30));
-        assert!(matches!(alarms[..], [Alarm::Missing { numbers, .. }] if numbers == span(1, 2)));
-        assert_eq!(log.probe.counts().missing, 2);
-        assert_eq!(log.tell(SOURCE, SPACE, "a", 2, (11, 20)), []);
-        assert_eq!(log.tell(SOURCE, SPACE, "a", 1, (1, 10)), []);
-        assert_eq!(log.probe.counts().missing, 0);
-        assert_eq!(log.tell(SOURCE, SPACE, "a", 0, (1, 10)).len(), 1);
-    }
-
-    #[test]
-    fn what_comes_late_is_judged_as_well() {
-        let mut log = Log::new(Limits::default());
-        log.tell(SOURCE, SPACE, "a", 2, (5, 14));
-        assert!(matches!(
-            log.tell(SOURCE, SPACE, "a", 1, (1, 10))[..],
-            [Alarm::Overlap { .. }]
-        ));
-    }
-
-    #[test]
-    fn with_too_many_spans_the_tag_with_the_most_is_blurred_and_says_so() {
-        let mut log = Log::new(Limits { spans: 10, recent: 4 });
-        log.tell(SOURCE, SPACE, "dense", 1, (1, 10));
-        for n in 1..=10 {
-            assert_eq!(log.tell(SOURCE, SPACE, "sparse", n, (n * 10, n * 10)), []);
-        }
-        assert_eq!(log.probe.blurred_tags(), 1);
-        assert_eq!(
-            log.tell(SOURCE, SPACE, "sparse", 11, (50, 50)),
-            [],
-            "that cannot be known any more"
-        );
-        assert_eq!(log.probe.counts().grants_unjudged, 1);
-        assert_eq!(log.tell(SOURCE, SPACE, "sparse", 12, (1000, 1000)), []);
-        assert_eq!(
-            log.probe.counts().grants_unjudged,
-            1,
-            "above all that was granted nothing was forgotten"
-        );
-        assert_eq!(log.tell(SOURCE, SPACE, "sparse", 13, (1000, 1000)).len(), 1);
-        assert_eq!(
-            log.tell(SOURCE, SPACE, "dense", 2, (10, 10)).len(),
-            1,
-            "others are as they were"
-        );
-    }
-
-    #[test]
-    fn a_copy_from_long_ago_is_counted_and_not_judged() {
-        let mut log = Log::new(Limits { spans: 10, recent: 2 });
-        for n in 1..=4 {
-            log.tell(SOURCE, SPACE, "a", n, (n, n));
-        }
-        assert_eq!(log.tell(SOURCE, SPACE, "a", 1, (9, 9)), []);
-        assert_eq!(log.probe.counts().copies_unjudged, 1);
     }
 }

@@ -86,6 +86,13 @@ impl Ranges {
         self.first_common(Span::of(id)).is_some()
     }
 
+    /// Are all ids of the span in it?
+    #[must_use]
+    pub fn covers(&self, span: Span) -> bool {
+        let before = self.spans.range(..=span.lo()).next_back();
+        before.is_some_and(|(_, &end)| end >= span.hi())
+    }
+
     /// Its spans, in order.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.spans.iter().filter_map(|(&lo, &hi)| Span::new(lo, hi))
@@ -184,6 +191,7 @@ mod tests {
         fn it_is_the_set_that_rangemap_and_a_plain_set_of_ids_are(deeds in prop::collection::vec(deed(), 1..80)) {
             let (mut ranges, mut ids, mut map) = (Ranges::new(), BTreeSet::new(), RangeInclusiveSet::new());
             for deed in deeds {
+                let (Deed::Insert(asked) | Deed::Remove(asked)) = deed;
                 match deed {
                     Deed::Insert(one) => {
                         let known: Vec<i64> = (one.lo()..=one.hi()).filter(|id| ids.contains(id)).collect();
@@ -202,6 +210,7 @@ mod tests {
                 let theirs: Vec<_> = map.iter().cloned().collect();
                 prop_assert_eq!(ours, theirs);
                 prop_assert!(ids.iter().all(|id| ranges.contains(*id)));
+                prop_assert_eq!(ranges.covers(asked), (asked.lo()..=asked.hi()).all(|id| ids.contains(&id)));
             }
         }
     }

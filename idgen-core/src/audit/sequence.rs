@@ -49,6 +49,15 @@ impl Sequence {
         }
     }
 
+    /// One that was known up to `last` but for some; `None`: that cannot be.
+    #[must_use]
+    pub fn with(last: i64, missing: Ranges) -> Option<Self> {
+        let fits = missing
+            .hull()
+            .is_none_or(|hull| hull.lo() >= 1 && hull.hi() < last);
+        (fits && last >= 0).then_some(Self { last, missing })
+    }
+
     /// The next event of the log.
     pub fn see(&mut self, number: i64) -> Seen {
         if number < 1 {

@@ -177,7 +177,13 @@ fn granted(turn: &IdentityTurn<'_>, held: Option<&Holding>, new: &Holding, hw: H
         (Some(was), Some(is)) if is.ceiling <= was.ceiling => Some(Finding::CeilingFell),
         _ => None,
     };
-    deeds.push(Deed::new(Kind::Granted, with_high_water(of_holder(new), is)).found(finding));
+    let detail = with_high_water(of_holder(new), is);
+    // Where its window begins, at the earliest.
+    let detail = match was {
+        Some(was) => detail.number("above_ms", was.ceiling.0),
+        None => detail,
+    };
+    deeds.push(Deed::new(Kind::Granted, detail).found(finding));
     deeds
 }
 
