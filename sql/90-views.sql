@@ -173,7 +173,7 @@ CREATE FUNCTION idgen.reset_stats()
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'idgen_reset_stats';
-COMMENT ON FUNCTION idgen.reset_stats() IS 'Count everything in idgen.stats, and the ids in idgen.slots, from zero again, for the whole server. Error: IG011 not preloaded.';
+COMMENT ON FUNCTION idgen.reset_stats() IS 'Count everything in idgen.stats and idgen.duplicate_key_errors, and the ids in idgen.slots, from zero again, for the whole server. Error: IG011 not preloaded.';
 REVOKE ALL ON FUNCTION idgen.reset_stats() FROM PUBLIC;
 
 CREATE VIEW idgen.stats AS
@@ -188,7 +188,7 @@ SELECT 'tag', s.tag, c.counter, c.value, NULL
 COMMENT ON VIEW idgen.stats IS 'Counters of this server since idgen.reset_stats() or its start (refills and refill_failures: since its start). Ids are counted per transaction, at its end at the latest. Roles: those that the caller has (all for members of pg_monitor); tags: as idgen.segments.';
 COMMENT ON COLUMN idgen.stats.scope IS 'server, worker, shard, role, tag or error.';
 COMMENT ON COLUMN idgen.stats.object IS 'Number of the worker or shard, name of the role or tag, SQLSTATE; NULL for the server. others: roles that were dropped or came after the first 128.';
-COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids, evictions (tags whose place in shared memory another one was given). Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
+COMMENT ON COLUMN idgen.stats.counter IS 'Server: counted_since_ms (Unix ms), ids (of all roles), clock_behind_ms (wall clock behind its maximum, now), clock_rewinds (times it fell behind by more than 5 ms), clock_rewind_ms_max, lead_ms and lead_ms_max (last id ahead of the highest wall time), exhaustions (calls that found a millisecond used up), lease_waits, waited_ms, burnt_ids, evictions (tags whose place in shared memory another one was given). Worker, shard: ids. Role: ids, ids_per_s_max. Tag: ids, refills, refill_failures. Error: raised.';
 COMMENT ON COLUMN idgen.stats.value IS 'The count, or ms where the name says so.';
 COMMENT ON COLUMN idgen.stats.warning IS 'What somebody should look into, in words; NULL: nothing.';
 
@@ -231,7 +231,8 @@ BEGIN
             idgen.event_digest(date),
             idgen.archive_gate(date),
             idgen.drop_audit_day(date, integer),
-            idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint)
+            idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint),
+            idgen.duplicate_key_counts()
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment, idgen.server_drain TO %1$I;
@@ -246,7 +247,7 @@ BEGIN
         GRANT SELECT ON idgen.format TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.archive_day TO %1$I;
         GRANT SELECT, UPDATE (published) ON idgen.audit_event TO %1$I;
-        GRANT SELECT ON idgen.space TO %1$I;
+        GRANT SELECT ON idgen.space, idgen.duplicate_key_errors TO %1$I;
         GRANT SELECT, UPDATE ON idgen.drain_lease TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.audit_run TO %1$I;
         GRANT SELECT ON idgen.audit_finding, idgen.segment, idgen.authority TO %1$I;

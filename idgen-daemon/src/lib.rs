@@ -8,6 +8,7 @@
 //!                        +-> authority::AuthorityKeeper --> each database of that server
 //!                        |        +-> NamedStore <- PostgresStore | EtcdStore
 //!                        +-> outbox::Outbox --> each database of that server --> Kafka
+//!                        +-> server_counts --> each database of that server
 //!                        +-> http (/metrics, /livez, /readyz, /clock/accept)
 //!  idgenctl -> status | operator
 //! ```
@@ -40,6 +41,7 @@ mod plain_table;
 pub mod postgres;
 mod random;
 pub mod secret;
+pub mod server_counts;
 pub mod status;
 pub mod supervisor;
 pub mod tls;

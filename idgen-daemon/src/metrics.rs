@@ -4,11 +4,13 @@
 mod audit;
 #[cfg(feature = "outbox")]
 mod outbox;
+mod server;
 
 #[cfg(feature = "outbox")]
 pub use self::audit::{AuditMetrics, NightlyMetrics};
 #[cfg(feature = "outbox")]
 pub use self::outbox::{DrainMetrics, OutboxMetrics};
+pub use self::server::{ColumnErrors, Counts as ServerCounts, Fault, REFUSALS, ServerMetrics};
 
 #[cfg(feature = "outbox")]
 use crate::archive::ArchiveMetrics;
@@ -46,6 +48,7 @@ pub struct Metrics {
     pool: PoolMetrics,
     authority: AuthorityGauges,
     events: EventMetrics,
+    server: ServerMetrics,
     #[cfg(feature = "outbox")]
     archive: ArchiveMetrics,
     #[cfg(feature = "outbox")]
@@ -236,6 +239,7 @@ impl Metrics {
             pool: PoolMetrics::new(&registry)?,
             authority: AuthorityGauges::new(&registry)?,
             events: EventMetrics::new(&registry)?,
+            server: ServerMetrics::new(&registry)?,
             #[cfg(feature = "outbox")]
             archive: ArchiveMetrics::new(&registry)?,
             #[cfg(feature = "outbox")]
@@ -256,6 +260,12 @@ impl Metrics {
     #[must_use]
     pub fn of_events(&self) -> EventMetrics {
         self.events.clone()
+    }
+
+    /// What the server has counted.
+    #[must_use]
+    pub fn of_server(&self) -> ServerMetrics {
+        self.server.clone()
     }
 
     /// What the archiver counts.

@@ -428,6 +428,13 @@ impl<const N: usize> Rows<N> {
 pub fn text_datum(text: &str) -> Option<pg_sys::Datum> {
     text.into_datum()
 }
+/// A text whose bytes are in the encoding of this database already.
+pub fn database_text_datum(bytes: &[u8]) -> Option<pg_sys::Datum> {
+    let length = i32::try_from(bytes.len()).ok()?;
+    // SAFETY: copies that many bytes into the current memory context.
+    let text = unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length) };
+    Some(pg_sys::Datum::from(text))
+}
 pub fn bigint_datum(value: i64) -> Option<pg_sys::Datum> {
     Some(pg_sys::Datum::from(value))
 }

@@ -4,7 +4,7 @@
 //! surface is written by hand in `sql/`; every function there is a V1 entry made by [`call::v1_function`].
 //!
 //! ```text
-//! snowflake, batch    uuid7    segment    parse, boundary, codec, formats    public_id    control, stats    SQL functions
+//! snowflake, batch    uuid7    segment    parse, boundary, codec, formats    public_id    control, stats, duplicates    SQL functions
 //!        |              |         |                                             |
 //!      mint             |         |                                      prefix, seal_keys
 //!        |              |         |
@@ -31,6 +31,7 @@ mod clock;
 mod codec;
 mod control;
 mod drawn;
+mod duplicates;
 mod error;
 mod formats;
 mod guc;
@@ -66,6 +67,7 @@ pub extern "C-unwind" fn _PG_init() {
             pgrx::error!("idgen.anchor_directory: {reason}");
         }
         shmem::request();
+        duplicates::define_hook();
         worker::register_launcher();
     }
 }

@@ -27,6 +27,7 @@ pub fn count_refusal(sqlstate: &str) {
 fn reset_stats(_call: Call) -> Result<pg_sys::Datum, Error> {
     let shared = shared().ok_or(Error::NotPreloaded)?;
     shared.stats.reset(clock::wall().0);
+    shared.duplicates.reset();
     for (_, token, _) in shared.leases().known() {
         token.ids.store(0, Relaxed);
     }
@@ -78,6 +79,8 @@ fn server_rows(shared: &Shared) -> impl Iterator<Item = Row> {
         .max();
     [
         ("counted_since_ms", load(&stats.since_ms)),
+        // Of all roles: theirs only rise, whereas a tag's place in memory may be given to another one.
+        ("ids", stats.roles().map(|entry| entry.ids.view().total).sum()),
         ("clock_behind_ms", wall.behind_ms),
         ("clock_rewinds", wall.rewinds),
         ("clock_rewind_ms_max", wall.rewind_ms_max),

@@ -61,6 +61,7 @@ SELECT idgen.mix_id(1) IS NOT NULL AS mixed, (SELECT count(*) > 0 FROM idgen.eve
 SELECT count(*) AS overlaps FROM idgen.audit_overlaps('-infinity', 'infinity');
 SELECT f.is_new, idgen.audit_close(f.finding_id, 'reached') AS closed
   FROM idgen.record_finding('reached', 'overlap', NULL, NULL, NULL, NULL, NULL, NULL, 'reached', 'probe', NULL) f;
+SELECT count(*) >= 0 AS counted FROM idgen.duplicate_key_counts();
 CREATE ROLE idgen_reached;
 SELECT idgen.grant_daemon('idgen_reached');
 SELECT idgen.grant_admin('idgen_reached');

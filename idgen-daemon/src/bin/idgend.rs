@@ -22,6 +22,7 @@ use idgen_daemon::metrics::{ClassMetrics, Metrics};
 #[cfg(feature = "outbox")]
 use idgen_daemon::outbox::{Holder, Outbox, OutboxSetup};
 use idgen_daemon::secret;
+use idgen_daemon::server_counts;
 use idgen_daemon::supervisor::Supervisor;
 use idgen_daemon::tls::{self, CertificateExpiry};
 use std::net::TcpListener;
@@ -208,7 +209,7 @@ async fn supervise(config: Config) -> Result<()> {
     spawn_events(&mut supervisor, &config, &holder, &metrics, &stop);
     #[cfg(feature = "outbox")]
     spawn_outbox(&mut supervisor, &config, &holder, &metrics, &stop);
-    spawn_certificates(&mut supervisor, &config, &metrics, &stop);
+    spawn_watchers(&mut supervisor, &config, &metrics, &stop);
     if let Some(listener) = listener {
         let pages = Pages {
             reports,
@@ -223,13 +224,10 @@ async fn supervise(config: Config) -> Result<()> {
     supervisor.run().await
 }
 
-/// Starts what looks when our certificates end, where there are any.
-fn spawn_certificates(
-    supervisor: &mut Supervisor,
-    config: &Config,
-    metrics: &Metrics,
-    stop: &CancellationToken,
-) {
+/// Starts what reads the counters of the server, and what looks when our certificates end, where there are any.
+fn spawn_watchers(supervisor: &mut Supervisor, config: &Config, metrics: &Metrics, stop: &CancellationToken) {
+    let counted = server_counts::watch(config.postgres.clone(), metrics.of_server(), stop.clone());
+    supervisor.spawn_essential("counters of the server", counted);
     let certificates = config.client_certificates();
     if !certificates.is_empty() {
         let expiry = CertificateExpiry::new(certificates, metrics.certificate_expiry.clone());

@@ -37,6 +37,8 @@ mod crash;
 #[cfg(test)]
 mod dump;
 #[cfg(test)]
+mod duplicate_keys;
+#[cfg(test)]
 mod epoch;
 #[cfg(test)]
 mod events;

@@ -20,6 +20,7 @@ mod waiters;
 
 use crate::call::own_pid;
 use crate::guc;
+use idgen_core::audit::Duplicates;
 use idgen_core::clock::{BootMs, ClockAnchor, ClockReading, UnixMs};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -53,6 +54,8 @@ pub struct Shared {
     /// What the mints of workers read beside their slot; hardly ever written.
     pub formats: Formats,
     pub stats: Stats,
+    /// Errors of unique constraints.
+    pub duplicates: Duplicates,
     pub refill_workers: [RefillWorker; guc::REFILL_WORKERS_MAX],
     leases: Leases,
     pub bulk: Bulk,
@@ -113,12 +116,14 @@ pub fn preloading() -> bool {
     unsafe { pg_sys::process_shared_preload_libraries_in_progress }
 }
 
-static PREVIOUS_REQUEST: PreviousHook = PreviousHook(UnsafeCell::new(None));
-static PREVIOUS_STARTUP: PreviousHook = PreviousHook(UnsafeCell::new(None));
+type PreviousHook = SingleThreaded<Option<unsafe extern "C-unwind" fn()>>;
+static PREVIOUS_REQUEST: PreviousHook = SingleThreaded(UnsafeCell::new(None));
+static PREVIOUS_STARTUP: PreviousHook = SingleThreaded(UnsafeCell::new(None));
 
-struct PreviousHook(UnsafeCell<Option<unsafe extern "C-unwind" fn()>>);
-// SAFETY: touched by the single-threaded postmaster only.
-unsafe impl Sync for PreviousHook {}
+/// Written by the postmaster while it loads libraries, and only read afterwards.
+pub struct SingleThreaded<T>(pub UnsafeCell<T>);
+// SAFETY: processes of Postgres have one thread.
+unsafe impl<T> Sync for SingleThreaded<T> {}
 
 /// Ask for shared memory; called once, by the postmaster.
 pub fn request() {
@@ -201,6 +206,7 @@ unsafe fn initialise(memory: *mut Shared) {
         });
         (&raw mut (*memory).formats).write(Formats::new());
         (&raw mut (*memory).stats).write(Stats::new(crate::clock::wall().0));
+        (&raw mut (*memory).duplicates).write(Duplicates::new());
         (&raw mut (*memory).refill_workers).write(std::array::from_fn(|_| RefillWorker::default()));
         Leases::write(&raw mut (*memory).leases);
         Bulk::write(&raw mut (*memory).bulk);
