@@ -12,6 +12,7 @@ mod saved;
 mod schedule;
 mod sequence;
 mod span;
+mod stream;
 mod sweep;
 
 pub use duplicates::{CONSTRAINTS_MAX, Duplicates, NAME_BYTES_MAX, Violated, Violation, Violations};
@@ -22,4 +23,5 @@ pub use saved::Damaged;
 pub use schedule::{Due, Extent, History, Schedule, TimeOfDay, Weekday};
 pub use sequence::{Seen, Sequence};
 pub use span::Span;
+pub use stream::{Axis, Point, Stream};
 pub use sweep::{OutOfOrder, Overlap, Sweep};

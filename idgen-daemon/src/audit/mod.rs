@@ -3,5 +3,6 @@
 //! What they find is in `idgen.audit_finding` (`finding.rs`), each thing once, whoever finds it.
 
 pub mod finding;
+pub mod nightly;
 
 pub use finding::{Finding, FindingKind, FoundBy, Issuer, Recorded};

@@ -6,6 +6,8 @@ use clap_complete::Shell;
 use idgen_core::lease::{Class, Gate, InstanceId};
 #[cfg(feature = "outbox")]
 use idgen_daemon::archive::archive;
+#[cfg(feature = "outbox")]
+use idgen_daemon::audit::nightly::{NightlyAudit, NightlySetup};
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
@@ -406,7 +408,8 @@ fn spawn_events(
     }
 }
 
-/// Starts what hands events on: to Kafka and into files, where that is configured. It looks after their tables in any case.
+/// Starts what hands events on: to Kafka and into files, where that is configured, and the audits of them. It looks after
+/// their tables in any case.
 #[cfg(feature = "outbox")]
 fn spawn_outbox(
     supervisor: &mut Supervisor,
@@ -432,6 +435,31 @@ fn spawn_outbox(
         metrics: metrics.of_outbox(),
     });
     supervisor.spawn_essential("outbox", outbox.run(stop.clone()));
+    spawn_audits(supervisor, config, holder, metrics, stop);
+}
+
+/// Starts the audits, where they are configured.
+#[cfg(feature = "outbox")]
+fn spawn_audits(
+    supervisor: &mut Supervisor,
+    config: &Config,
+    holder: &HolderName,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) {
+    let Some(wanted) = config.audit.clone() else {
+        return;
+    };
+    let nightly = NightlyAudit::new(NightlySetup {
+        postgres: config.postgres.clone(),
+        audit: wanted,
+        holder: Holder {
+            instance: Uuid::from_u128(holder.instance.0),
+            name: holder.name.clone(),
+        },
+        metrics: metrics.of_audit(),
+    });
+    supervisor.spawn_essential("nightly audit", nightly.run(stop.clone()));
 }
 
 /// SIGTERM and SIGINT. Once taken over they never again end the process by themselves, so a second one

@@ -1,6 +1,7 @@
 //! `[audit]`: whether this daemon audits its server, when, and where it reads.
 
 use super::{Checked, parse_url};
+use crate::error::{Error, Result};
 use crate::postgres::PostgresUrl;
 use crate::secret::Secret;
 use idgen_core::audit::{Schedule, TimeOfDay, Weekday};
@@ -37,6 +38,16 @@ pub struct AuditConfig {
     pub checkpoint_dir: Option<PathBuf>,
     /// What the probe may take.
     pub probe_memory_mib: u64,
+}
+
+impl AuditConfig {
+    /// Where nothing is configured, and somebody asks for an audit all the same.
+    ///
+    /// # Errors
+    /// None.
+    pub fn standard() -> Result<Self> {
+        RawAudit::default().check().map_err(Error::usage)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -4,6 +4,8 @@
 pub mod approvals;
 #[cfg(feature = "outbox")]
 pub mod archive;
+#[cfg(feature = "outbox")]
+pub mod audit;
 pub mod clock;
 pub mod consent;
 #[cfg(feature = "outbox")]

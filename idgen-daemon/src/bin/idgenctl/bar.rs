@@ -31,6 +31,12 @@ impl Bar {
         self.0.inc(1);
     }
 
+    /// So many steps are done, and nobody knows how many there are.
+    pub fn reached(&self, steps: u64) {
+        self.0.set_length(steps);
+        self.0.set_position(steps);
+    }
+
     /// So many steps are done, all in all.
     pub fn done(&self, steps: u64) {
         self.0.set_position(steps);

@@ -5,6 +5,8 @@ mod approvals;
 #[cfg(feature = "outbox")]
 mod archive;
 #[cfg(feature = "outbox")]
+mod audit;
+#[cfg(feature = "outbox")]
 mod bar;
 mod clock;
 mod completions;
@@ -93,6 +95,10 @@ enum Command {
     #[cfg(feature = "outbox")]
     #[command(subcommand)]
     Archive(archive::ArchiveCommand),
+    /// The audits: whether every id was granted once, and what to do where it was not.
+    #[cfg(feature = "outbox")]
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Ask everything that idgend depends on whether it is as it must be.
     #[cfg(feature = "outbox")]
     Doctor(doctor::DoctorArguments),
@@ -119,6 +125,8 @@ impl Command {
             Self::Lock(command) => command.run(),
             #[cfg(feature = "outbox")]
             Self::Archive(command) => command.run(),
+            #[cfg(feature = "outbox")]
+            Self::Audit(command) => command.run(),
             #[cfg(feature = "outbox")]
             Self::Doctor(doctor) => doctor.run(),
             Self::Completions(completions) => completions.run(),

@@ -1,0 +1,24 @@
+//! The nightly audit: is every id of every tag granted once, and every grant still there?
+//!
+//! ```text
+//!  server.rs  when (idgen_core::audit::Schedule), for each database of the server
+//!    run.rs     begins a run or goes on with one
+//!      fence.rs   has the replica what the primary had?
+//!      sweep.rs   reads (reader.rs), and looks closely at what does not go on from what came before
+//!      prove.rs   that nothing was left out
+//!    ledger.rs  idgen.audit_run and idgen.audit_frontier, under the lease `audit`
+//! ```
+
+mod fence;
+mod halt;
+mod ledger;
+mod prove;
+mod reader;
+mod run;
+mod server;
+mod sweep;
+
+pub use halt::Halt;
+pub use ledger::{Ledger, Verdict};
+pub use run::{Ended, Site, run};
+pub use server::{NightlyAudit, NightlySetup, open_ledger};

@@ -1,0 +1,444 @@
+//! That everything was looked at: each tag of the primary, each number of each stream, and of some tags the same in another way.
+
+use super::halt::{Halt, column, trouble};
+use super::ledger::{Axes, Ledger, Run, at_us};
+use super::reader::Reader;
+use super::sweep::{Leaves, Looked, look_at};
+use crate::audit::finding::{Finding, FindingKind, Issuer};
+use crate::postgres::Session;
+use idgen_core::archive::mix_id;
+use idgen_core::audit::{Extent, Span, Stream};
+use idgen_core::utc::show_us;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+/// Findings of one run. Whoever sees so many looks at the server first.
+const FINDINGS_MAX: usize = 1_000;
+/// One tag of so many is checked in another way, and these at the least.
+const SAMPLE: u64 = 100;
+const SAMPLE_MIN: usize = 3;
+/// A tag with more is none of the sample: the other way keeps all of it in memory.
+const SAMPLE_RANGES_MAX: u64 = 1_000_000;
+
+const LIST: &str = "
+    SELECT p.source_id, p.space_id, s.tag, s.tag_seq, s.needs_burn, s.created_at, s.granted_at
+      FROM idgen.segment s CROSS JOIN idgen.space p";
+
+/// Read after the events, so no event that was read is above it.
+const HIGHEST: &str = "SELECT p.space_id, s.tag, s.max_id FROM idgen.segment s CROSS JOIN idgen.space p";
+
+const ABOVE: &str = "
+    SELECT source_id, event_id, at, lo, hi FROM idgen.audit_event
+     WHERE space_id = $1 AND tag = $2 AND kind = 'segment.grant' AND hi > $3 ORDER BY hi DESC LIMIT 10";
+
+/// In another way: what all ranges together have, against the sum of what each has. Numbers, because the range that holds the
+/// last id of all has no end that a bigint could name.
+const ANOTHER_WAY: &str = "
+    SELECT count(*), coalesce(sum(hi::numeric - lo + 1), 0)
+           = coalesce((SELECT sum(upper(r) - lower(r)) FROM unnest(range_agg(numrange(lo, hi::numeric + 1))) r), 0)
+      FROM idgen.audit_event WHERE space_id = $1 AND tag = $2 AND kind = 'segment.grant'";
+
+/// A tag that the primary had before the fence.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    source: Uuid,
+    space: Uuid,
+    tag: String,
+    tag_seq: i64,
+    /// It came from elsewhere, and nothing was recorded of it here since.
+    is_new_here: bool,
+    /// When something was recorded for certain, Unix microseconds.
+    recorded_us: i64,
+}
+
+/// The tags of the primary.
+///
+/// # Errors
+/// It does not answer.
+pub async fn list(primary: &Session) -> Result<Vec<Listed>, Halt> {
+    let rows = primary.rows_typed(LIST, &[]).await.map_err(trouble)?;
+    let listed = rows.iter().map(|row| {
+        let granted: Option<SystemTime> = column(row, 6)?;
+        let created = at_us(row, 5)?;
+        let granted = granted
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok())
+            .and_then(|since| i64::try_from(since.as_micros()).ok());
+        Ok(Listed {
+            source: column(row, 0)?,
+            space: column(row, 1)?,
+            tag: column(row, 2)?,
+            tag_seq: column(row, 3)?,
+            is_new_here: column(row, 4)?,
+            recorded_us: granted.unwrap_or(created).max(created),
+        })
+    });
+    listed.collect()
+}
+
+/// What was found, and what could not be known.
+#[derive(Debug, Default)]
+pub struct Proof {
+    /// Each finding.
+    pub findings: Vec<Finding>,
+    /// What an incremental run has come across by the way: findings only if no run before it has had them.
+    pub aside: Vec<Finding>,
+    /// Why nothing can be said.
+    pub doubt: Option<String>,
+    /// Tags that were looked at.
+    pub tags: u64,
+}
+
+impl Proof {
+    fn doubts(&mut self, why: String) {
+        self.doubt.get_or_insert(why);
+    }
+
+    fn add(&mut self, finding: Finding) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(finding);
+        }
+    }
+}
+
+fn missing((source, space, tag): (Uuid, Uuid, &str), numbers: Span, detail: String) -> Finding {
+    Finding {
+        kind: FindingKind::Missing,
+        space: Some(space),
+        tag: Some(tag.to_owned()),
+        common: Some((numbers.lo(), numbers.hi())),
+        first: Some(Issuer {
+            source: source.to_string(),
+            ..Issuer::default()
+        }),
+        second: None,
+        detail,
+    }
+}
+
+/// What everything is proved from.
+pub struct Evidence<'a> {
+    /// What was read.
+    pub axes: &'a mut Axes,
+    /// The days that there were.
+    pub leaves: &'a Leaves,
+    /// The tags of the primary, from before the fence.
+    pub listed: &'a [Listed],
+    /// What the last conclusive run had.
+    pub before: &'a Axes,
+    /// Until when, Unix microseconds.
+    pub now_us: i64,
+}
+
+/// Looks closely at what is suspect, and proves the rest.
+///
+/// # Errors
+/// Something cannot be read, or the lease has gone.
+pub async fn prove(
+    ledger: &mut Ledger,
+    reader: &mut Reader,
+    run: &Run,
+    evidence: Evidence<'_>,
+) -> Result<Proof, Halt> {
+    let mut proof = Proof::default();
+    let Evidence {
+        axes,
+        leaves,
+        listed,
+        before,
+        now_us,
+    } = evidence;
+    suspect_tails(axes, listed);
+    let above = above_the_highest(ledger, reader, axes).await?;
+    let overlapping = look_closely(ledger, reader, axes, leaves, &mut proof).await?;
+    for one in listed {
+        check_listed(one, axes, (leaves, now_us), &mut proof);
+    }
+    if run.extent == Extent::Full {
+        for (space, tags) in before {
+            for (tag, axis) in tags {
+                for (source, was) in axis.streams() {
+                    let is = axes
+                        .get(space)
+                        .and_then(|tags| tags.get(tag))
+                        .and_then(|axis| axis.stream(source));
+                    check_before((*source, *space, tag), (was, is), leaves, &mut proof);
+                }
+            }
+        }
+    }
+    for finding in above {
+        proof.add(finding);
+    }
+    another_way(ledger, reader, (run, axes), &overlapping, &mut proof).await?;
+    proof.tags = axes.values().map(|tags| tags.len() as u64).sum();
+    if proof.findings.len() >= FINDINGS_MAX {
+        tracing::warn!("audit: {FINDINGS_MAX} findings, and no more are looked for");
+    }
+    Ok(proof)
+}
+
+/// Of a tag whose last event is older than the primary's everything is read once more.
+fn suspect_tails(axes: &mut Axes, listed: &[Listed]) {
+    for one in listed {
+        let axis = axes.get_mut(&one.space).and_then(|tags| tags.get_mut(&one.tag));
+        if let Some(axis) = axis
+            && axis
+                .stream(&one.source)
+                .is_some_and(|stream| stream.last.seq < one.tag_seq)
+        {
+            axis.suspect();
+        }
+    }
+}
+
+/// Returns the tags with ids that were granted twice.
+async fn look_closely(
+    ledger: &mut Ledger,
+    reader: &mut Reader,
+    axes: &mut Axes,
+    leaves: &Leaves,
+    proof: &mut Proof,
+) -> Result<BTreeSet<(Uuid, String)>, Halt> {
+    let mut overlapping = BTreeSet::new();
+    for (space, tags) in axes {
+        for (tag, axis) in tags.iter_mut().filter(|(_, axis)| axis.is_suspect()) {
+            if proof.findings.len() >= FINDINGS_MAX {
+                return Ok(overlapping);
+            }
+            let sources: Vec<Uuid> = axis.streams().map(|(source, _)| *source).collect();
+            let Looked {
+                mut streams,
+                findings,
+                gaps,
+            } = ledger
+                .meanwhile(look_at(reader, (*space, tag), &sources))
+                .await??;
+            for (source, gap, from_us, to_us) in gaps {
+                // Where days between were dropped it is the archive that knows.
+                if leaves.cover(from_us, to_us) {
+                    let detail = format!(
+                        "events {gap} of tag {tag} of {source} are missing, between {} and {}",
+                        show_us(from_us),
+                        show_us(to_us)
+                    );
+                    proof.add(missing((source, *space, tag), gap, detail));
+                }
+            }
+            for finding in findings {
+                if finding.kind == FindingKind::Overlap {
+                    overlapping.insert((*space, tag.clone()));
+                }
+                proof.add(finding);
+            }
+            keep_known(axis.streams(), &mut streams);
+            axis.settle(streams);
+        }
+    }
+    Ok(overlapping)
+}
+
+/// Days may have been dropped since an earlier run: what it has seen was there.
+fn keep_known<'a>(
+    before: impl Iterator<Item = (&'a Uuid, &'a Stream)>,
+    streams: &mut BTreeMap<Uuid, Stream>,
+) {
+    for (source, was) in before {
+        let Some(is) = streams.get_mut(source) else {
+            streams.insert(*source, was.clone());
+            continue;
+        };
+        is.max_hi = is.max_hi.max(was.max_hi);
+        if is.last.seq < was.last.seq {
+            is.last = was.last;
+        }
+    }
+}
+
+/// Is the last event of a tag there?
+fn check_listed(one: &Listed, axes: &Axes, (leaves, now_us): (&Leaves, i64), proof: &mut Proof) {
+    let name = (one.source, one.space, one.tag.as_str());
+    let axis = axes.get(&one.space).and_then(|tags| tags.get(&one.tag));
+    match axis {
+        Some(axis) => {
+            let Some(stream) = axis.stream(&one.source) else {
+                return;
+            };
+            let Some(gap) = Span::new(stream.last.seq.saturating_add(1), one.tag_seq) else {
+                return;
+            };
+            if leaves.cover(
+                stream.last.at_us,
+                now_us.min(one.recorded_us.max(stream.last.at_us)),
+            ) {
+                let detail = format!(
+                    "the last events {gap} of tag {} of {} are missing: the last that is there is of {}",
+                    one.tag,
+                    one.source,
+                    show_us(stream.last.at_us)
+                );
+                proof.add(missing(name, gap, detail));
+            }
+        }
+        None => {
+            // A copy has the events under the name of the space that it was made of.
+            let is_copied = axes.values().any(|tags| tags.contains_key(&one.tag));
+            if !is_copied
+                && !one.is_new_here
+                && leaves.cover(one.recorded_us, one.recorded_us)
+                && let Some(gap) = Span::new(1, one.tag_seq)
+            {
+                let detail = format!(
+                    "tag {} has {} events, the last of {}, and none of them is there",
+                    one.tag,
+                    one.tag_seq,
+                    show_us(one.recorded_us)
+                );
+                proof.add(missing(name, gap, detail));
+            }
+        }
+    }
+}
+
+/// Is what an earlier run has seen still there, as far as its day is?
+fn check_before(
+    name: (Uuid, Uuid, &str),
+    (was, is): (&Stream, Option<&Stream>),
+    leaves: &Leaves,
+    proof: &mut Proof,
+) {
+    let (source, _, tag) = name;
+    let last = is.map_or(0, |is| is.last.seq);
+    let gone = match is {
+        Some(is) if is.first.seq > was.first.seq && leaves.cover(was.first.at_us, was.first.at_us) => {
+            Span::new(was.first.seq, is.first.seq - 1)
+        }
+        _ if last < was.last.seq && leaves.cover(was.last.at_us, was.last.at_us) => {
+            Span::new(last.max(was.first.seq - 1) + 1, was.last.seq)
+        }
+        _ => None,
+    };
+    if let Some(gone) = gone {
+        let detail = format!(
+            "events {gone} of tag {tag} of {source} were there when the last audit looked, and are not now"
+        );
+        proof.add(missing(name, gone, detail));
+    }
+}
+
+/// Grants of ids that the tag itself does not know of.
+async fn above_the_highest(
+    ledger: &mut Ledger,
+    reader: &mut Reader,
+    axes: &Axes,
+) -> Result<Vec<Finding>, Halt> {
+    let rows = ledger.meanwhile(reader.rows(HIGHEST, &[])).await??;
+    let mut found = Vec::new();
+    let mut highest: BTreeMap<Uuid, BTreeMap<String, i64>> = BTreeMap::new();
+    for row in &rows {
+        highest
+            .entry(column(row, 0)?)
+            .or_default()
+            .insert(column(row, 1)?, column(row, 2)?);
+    }
+    for (space, tags) in axes {
+        // Of another space this database has no tags.
+        let Some(known) = highest.get(space) else { continue };
+        for (tag, axis) in tags {
+            let reach = axis.streams().filter_map(|(_, stream)| stream.max_hi).max();
+            let (Some(reach), max_id) = (reach, known.get(tag).copied()) else {
+                continue;
+            };
+            if max_id.is_some_and(|max_id| reach <= max_id) || found.len() >= FINDINGS_MAX {
+                continue;
+            }
+            let allowed = max_id.unwrap_or(0);
+            let rows = ledger
+                .meanwhile(reader.rows(
+                    ABOVE,
+                    &[(space, Type::UUID), (tag, Type::TEXT), (&allowed, Type::INT8)],
+                ))
+                .await??;
+            for row in &rows {
+                let (source, event): (Uuid, i64) = (column(row, 0)?, column(row, 1)?);
+                let (lo, hi): (i64, i64) = (column(row, 3)?, column(row, 4)?);
+                let knows = match max_id {
+                    Some(max_id) => format!("the tag has granted up to {max_id}"),
+                    None => "there is no such tag".to_owned(),
+                };
+                found.push(Finding {
+                    kind: FindingKind::Malformed,
+                    space: Some(*space),
+                    tag: Some(tag.clone()),
+                    common: None,
+                    first: Some(Issuer {
+                        source: source.to_string(),
+                        event_id: Some(event),
+                        at: Some(show_us(at_us(row, 2)?)),
+                        lo: Some(lo),
+                        hi: Some(hi),
+                        ..Issuer::default()
+                    }),
+                    second: None,
+                    detail: format!(
+                        "event {event} of {source} grants ids {lo} to {hi} of tag {tag}, and {knows}"
+                    ),
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Of some tags the same by other means: should both differ, neither is believed.
+async fn another_way(
+    ledger: &mut Ledger,
+    reader: &mut Reader,
+    (run, axes): (&Run, &Axes),
+    overlapping: &BTreeSet<(Uuid, String)>,
+    proof: &mut Proof,
+) -> Result<(), Halt> {
+    let mut all: Vec<(u64, Uuid, &str, u64)> = Vec::new();
+    for (space, tags) in axes {
+        for (tag, axis) in tags {
+            let ranges = axis.ranges();
+            if (1..=SAMPLE_RANGES_MAX).contains(&ranges) {
+                let name = tag.bytes().fold(space.as_u64_pair().1, |mixed, byte| {
+                    mix_id(mixed ^ u64::from(byte))
+                });
+                all.push((mix_id(name ^ run.id.cast_unsigned()), *space, tag, ranges));
+            }
+        }
+    }
+    all.sort_unstable();
+    let count = all
+        .len()
+        .div_ceil(usize::try_from(SAMPLE).unwrap_or(1))
+        .max(SAMPLE_MIN);
+    for (_, space, tag, ranges) in all.into_iter().take(count) {
+        let rows = ledger
+            .meanwhile(reader.rows(ANOTHER_WAY, &[(&space, Type::UUID), (&tag, Type::TEXT)]))
+            .await??;
+        let Some(row) = rows.first() else { continue };
+        let (there, is_clean): (i64, bool) = (column(row, 0)?, column(row, 1)?);
+        let mut ours = !overlapping.contains(&(space, tag.to_owned()));
+        if ours && !is_clean && run.extent == Extent::Incremental {
+            // It has looked at what is new alone. What is older is known, or else it is a finding.
+            let looked = ledger.meanwhile(look_at(reader, (space, tag), &[])).await??;
+            ours = looked.findings.is_empty();
+            proof.aside.extend(looked.findings);
+        }
+        // More may have come since. Of an incremental run some may have gone with their days.
+        let is_fewer = run.extent == Extent::Full && there.cast_unsigned() < ranges;
+        if is_clean != ours || is_fewer {
+            let say = |clean| if clean { "no id twice" } else { "ids twice" };
+            proof.doubts(format!(
+                "two ways of looking at tag {tag} differ: the sweep has found {} in {ranges} ranges, the other way {} in {there}",
+                say(ours),
+                say(is_clean)
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! One run, from its beginning, or from where another one has left it, to its verdict.
+
+use super::fence;
+use super::halt::Halt;
+use super::ledger::{Axes, Ledger, Progress, Run, Verdict, kind_of};
+use super::prove::{Evidence, Proof, list, prove};
+use super::reader::Reader;
+use super::sweep::{Told, read};
+use crate::config::AuditConfig;
+use crate::lease::host_clock;
+use crate::metrics::NightlyMetrics;
+use crate::postgres::PostgresUrl;
+use idgen_core::audit::Extent;
+use idgen_core::day::{Day, SECONDS};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Before the last run began events may have been on their way that it did not see: so far back they are looked for. What it has
+/// seen is no news, and what is older and missing shows as a number that is not there.
+const SLACK_S: i64 = SECONDS;
+
+/// How a database is audited.
+#[derive(Clone)]
+pub struct Site {
+    /// The database.
+    pub database: String,
+    /// Where it is.
+    pub primary: PostgresUrl,
+    /// Limit for connecting.
+    pub connect_timeout: Duration,
+    /// What was configured.
+    pub config: AuditConfig,
+    /// What is counted; none: nobody looks.
+    pub metrics: Option<NightlyMetrics>,
+}
+
+/// What a run has come to.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The run.
+    pub run: i64,
+    /// Its kind, as the table calls it.
+    pub kind: &'static str,
+    /// Its verdict.
+    pub verdict: Verdict,
+}
+
+/// Goes on with the run that is open, or begins one of `extent`, of that night. The lease is held.
+///
+/// # Errors
+/// It is to be tried again, or another one audits: the run stays open.
+pub async fn run(
+    ledger: &mut Ledger,
+    site: &Site,
+    (extent, night): (Extent, Option<Day>),
+    told: Told<'_>,
+) -> Result<Ended, Halt> {
+    let mut run = match ledger.open_run().await? {
+        Some(run) => {
+            tracing::info!(
+                database = site.database,
+                run = run.id,
+                "audit: goes on with a run"
+            );
+            run
+        }
+        None => begin(ledger, extent, night).await?,
+    };
+    if let Some(metrics) = &site.metrics {
+        metrics.set_state(kind_of(run.extent), None);
+    }
+    let verdict = match look(ledger, site, &mut run, told).await {
+        Ok(proof) => judge(ledger, &run, proof).await?,
+        Err(Halt::Inconclusive(reason)) => Verdict {
+            name: "INCONCLUSIVE",
+            reason: Some(reason),
+            tags: 0,
+            findings: 0,
+        },
+        Err(halt) => return Err(halt),
+    };
+    ledger.end(&run, &verdict).await?;
+    tell(site, &run, &verdict);
+    Ok(Ended {
+        run: run.id,
+        kind: kind_of(run.extent),
+        verdict,
+    })
+}
+
+fn tell(site: &Site, run: &Run, verdict: &Verdict) {
+    let (database, reason) = (&site.database, verdict.reason.as_deref().unwrap_or_default());
+    let kind = kind_of(run.extent);
+    match verdict.name {
+        "PASS" => tracing::info!(database, run = run.id, kind, ranges = run.ranges, "audit: PASS"),
+        "FINDING" => tracing::error!(
+            database,
+            run = run.id,
+            kind,
+            findings = verdict.findings,
+            "audit: FINDING (hint: idgenctl audit show)"
+        ),
+        other => tracing::warn!(database, run = run.id, kind, "audit: {other}: {reason}"),
+    }
+}
+
+async fn begin(ledger: &mut Ledger, extent: Extent, night: Option<Day>) -> Result<Run, Halt> {
+    let base = ledger.base().await?;
+    let mut progress = Progress {
+        night: night.map(|night| night.to_string()),
+        ..Progress::default()
+    };
+    let extent = match (extent, base) {
+        (Extent::Incremental, Some((base, began_s))) => {
+            progress.base = Some(base);
+            progress.from_s = Some(began_s - SLACK_S);
+            Extent::Incremental
+        }
+        // There is nothing to go on from.
+        (_, base) => {
+            progress.base = base.map(|(base, _)| base);
+            Extent::Full
+        }
+    };
+    ledger.begin(extent, progress).await
+}
+
+async fn look(ledger: &mut Ledger, site: &Site, run: &mut Run, told: Told<'_>) -> Result<Proof, Halt> {
+    let is_incremental = run.extent == Extent::Incremental;
+    let before = match run.progress.base {
+        Some(base) if !is_incremental => ledger.frontier(base, false).await?,
+        _ => Axes::new(),
+    };
+    let mut axes = resume(ledger, run).await?;
+    let mark = Uuid::new_v4();
+    run.progress.fence = Some(mark);
+    ledger.save(run, &mut Axes::new()).await?;
+    let listed = list(&ledger.primary).await?;
+    let fence = fence::of_primary(ledger).await?;
+    let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
+    let (mut reader, read_from) = reader(ledger, site, (run.id, mark), &fence).await?;
+    ledger.fenced(run.id, &fence, read_from).await?;
+    let leaves = read(
+        ledger,
+        &mut reader,
+        (run, &mut axes),
+        (site.metrics.as_ref(), told),
+    )
+    .await?;
+    let evidence = Evidence {
+        axes: &mut axes,
+        leaves: &leaves,
+        listed: &listed,
+        before: &before,
+        now_us,
+    };
+    let proof = prove(ledger, &mut reader, run, evidence).await?;
+    ledger.save(run, &mut axes).await?;
+    Ok(proof)
+}
+
+/// What the run has written down. Of an incremental one what its base had seen is no news: read anew, for what it has seen itself
+/// since is not to be told from that.
+async fn resume(ledger: &mut Ledger, run: &mut Run) -> Result<Axes, Halt> {
+    let mut axes = ledger.frontier(run.id, false).await?;
+    if run.extent == Extent::Incremental
+        && let Some(base) = run.progress.base
+    {
+        let known = ledger.frontier(base, true).await?;
+        for (space, tags) in &known {
+            for (tag, was) in tags {
+                let Some(axis) = axes.get_mut(space).and_then(|tags| tags.get_mut(tag)) else {
+                    continue;
+                };
+                let is_suspect = axis.is_suspect();
+                for (source, was) in was.streams() {
+                    let Some(mut is) = axis.stream(source).cloned() else {
+                        continue;
+                    };
+                    is.known = was.known;
+                    axis.restore(*source, is, is_suspect);
+                }
+            }
+        }
+    }
+    Ok(axes)
+}
+
+/// Where the grants are read: on the replica if there is one, and it has come far enough.
+async fn reader(
+    ledger: &mut Ledger,
+    site: &Site,
+    mark: (i64, Uuid),
+    fence: &super::ledger::Fence,
+) -> Result<(Reader, &'static str), Halt> {
+    let config = &site.config;
+    let primary = || {
+        let url = site.primary.in_database(&site.database);
+        Reader::new(url, site.connect_timeout, Some(config.rate))
+    };
+    let Some(replica) = &config.replica else {
+        return Ok((primary(), "primary"));
+    };
+    let url = replica.in_database(&site.database);
+    let mut reader = Reader::new(url, site.connect_timeout, None);
+    let waited = fence::wait_for(&mut reader, fence, mark, config.lag_max, site.metrics.as_ref());
+    match ledger.meanwhile(waited).await? {
+        Ok(()) => Ok((reader, "replica")),
+        Err(Halt::Inconclusive(why)) if config.fall_back => {
+            tracing::warn!(
+                database = site.database,
+                "audit: the primary is read instead: {why}"
+            );
+            Ok((primary(), "primary"))
+        }
+        Err(halt) => Err(halt),
+    }
+}
+
+/// Writes down what was found, and says what that comes to.
+async fn judge(ledger: &mut Ledger, run: &Run, proof: Proof) -> Result<Verdict, Halt> {
+    let (mut open, mut closed) = (0_u64, 0_u64);
+    let aside = proof.aside.iter().map(|finding| (finding, true));
+    for (finding, is_aside) in proof.findings.iter().map(|finding| (finding, false)).chain(aside) {
+        let recorded = ledger.record(run, finding).await?;
+        if !is_aside || recorded.is_new {
+            open += u64::from(recorded.is_open);
+            closed += u64::from(!recorded.is_open);
+        }
+        if recorded.is_new {
+            tracing::error!(finding = recorded.id, kind = %finding.kind, "audit: {}", finding.detail);
+        }
+        if !ledger.keep().await? {
+            return Err(Halt::NotOurs);
+        }
+    }
+    let remark = (closed > 0).then(|| format!("{closed} findings that are closed were met again"));
+    let (name, reason) = match (open, proof.doubt) {
+        (1.., doubt) => ("FINDING", doubt.or(remark)),
+        (0, Some(doubt)) => ("INCONCLUSIVE", Some(doubt)),
+        (0, None) => ("PASS", remark),
+    };
+    Ok(Verdict {
+        name,
+        reason,
+        tags: proof.tags,
+        findings: open + closed,
+    })
+}

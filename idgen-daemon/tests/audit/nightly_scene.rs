@@ -1,0 +1,139 @@
+//! A server with tags, perhaps a replica, and `idgenctl audit` for them.
+
+use crate::kit::daemon::{Answer, answer};
+use crate::kit::sql::{self, value};
+use crate::kit::{DaemonOptions, PATIENCE, Scratch, Server, ServerOptions, eventually_true};
+use postgres::Client;
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+const IDGENCTL: &str = env!("CARGO_BIN_EXE_idgenctl");
+
+pub struct Scene {
+    pub server: Server,
+    scratch: Scratch,
+    pub options: DaemonOptions,
+}
+
+impl Scene {
+    /// `tags` tags with `grants` grants each, and an `[audit]` section with these lines.
+    pub fn new(tags: u32, grants: u32) -> Scene {
+        let server = Server::with(ServerOptions {
+            settings: vec!["wal_keep_size = 128MB".to_owned()],
+            ..ServerOptions::default()
+        });
+        grant(&mut server.connect(), tags, grants);
+        Scene {
+            options: DaemonOptions::new(&server),
+            scratch: Scratch::new("audit"),
+            server,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        self.server.connect()
+    }
+
+    /// A standby that runs.
+    pub fn standby(&self) -> Server {
+        let mut standby = Server::backup_of(&self.server, true);
+        standby.run();
+        standby
+    }
+
+    pub fn replica(&self, standby: &Server, more: &str) -> DaemonOptions {
+        let url = standby.daemon_url();
+        self.audited(&format!("replica = \"{url}\"\n{more}"))
+    }
+
+    pub fn audited(&self, lines: &str) -> DaemonOptions {
+        self.options.clone_with(&format!("[audit]\n{lines}\n"))
+    }
+
+    pub fn ctl(&self, options: &DaemonOptions, args: &[&str]) -> Answer {
+        let config = self.scratch.join("idgend.toml");
+        fs::write(&config, options.config()).expect("write the configuration");
+        let mut command = Command::new(IDGENCTL);
+        command.arg("audit").args(args).arg("--config").arg(config);
+        answer(command)
+    }
+
+    /// Audits, and says what it came to: exit code, verdict, and why.
+    pub fn run(&self, options: &DaemonOptions, args: &[&str]) -> (Option<i32>, String, String) {
+        let mut all = vec!["run", "--output", "json"];
+        all.extend(args);
+        let answer = self.ctl(options, &all);
+        let runs: Value = serde_json::from_str(&answer.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", answer.stdout, answer.stderr));
+        let run = &runs.as_array().expect("a list")[0];
+        (
+            answer.code,
+            run["verdict"].as_str().unwrap_or_default().to_owned(),
+            run["reason"].as_str().unwrap_or_default().to_owned(),
+        )
+    }
+}
+
+trait CloneWith {
+    fn clone_with(&self, sections: &str) -> DaemonOptions;
+}
+
+impl CloneWith for DaemonOptions {
+    fn clone_with(&self, sections: &str) -> DaemonOptions {
+        DaemonOptions {
+            name: self.name.clone(),
+            postgres_url: self.postgres_url.clone(),
+            store: self.store.clone(),
+            workers: self.workers,
+            ttl_ms: self.ttl_ms,
+            workers_more: self.workers_more.clone(),
+            shards: self.shards.clone(),
+            authority: self.authority.clone(),
+            locks: self.locks.clone(),
+            clock: self.clock.clone(),
+            store_more: self.store_more.clone(),
+            sections: format!("{}{sections}", self.sections),
+            log_level: self.log_level,
+            env: self.env.clone(),
+            wrapper: self.wrapper.clone(),
+        }
+    }
+}
+
+/// Real grants, each of ten ids.
+pub fn grant(client: &mut Client, tags: u32, grants: u32) {
+    sql::run(
+        client,
+        &format!("SELECT idgen_create_segment('t' || n) FROM generate_series(1, {tags}) n"),
+    );
+    more_grants(client, tags, grants);
+}
+
+pub fn more_grants(client: &mut Client, tags: u32, grants: u32) {
+    for tag in 1..=tags {
+        sql::run(
+            client,
+            &format!("SELECT idgen_segment_range('t{tag}', 10) FROM generate_series(1, {grants})"),
+        );
+    }
+}
+
+/// What was found, as KIND TAG LO-HI FIRST SECOND, in order.
+pub fn findings(client: &mut Client) -> Vec<String> {
+    sql::column(
+        client,
+        "SELECT concat_ws(' ', kind, tag, lo || '-' || hi, first ->> 'event_id', second ->> 'event_id')
+           FROM idgen.audit_finding ORDER BY 1",
+    )
+}
+
+pub fn wait_replayed(primary: &mut Client, standby: &mut Client) {
+    let here: String = value(primary, "SELECT pg_current_wal_insert_lsn()::text");
+    eventually_true(PATIENCE, "the standby has replayed", || {
+        value(
+            standby,
+            &format!("SELECT pg_last_wal_replay_lsn() >= '{here}'::pg_lsn"),
+        )
+    });
+}
