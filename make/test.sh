@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of the project, in one run, with one line at the end: N passed, N failed.
 # A suite that cannot run (it does not compile, a server does not start) counts as one failure.
-# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults outbox soak
+# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults outbox audit soak
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
@@ -115,12 +115,12 @@ build_ahead() { cargo test --locked -p idgen-daemon --no-run; }
 install_all() { "$ROOT/make/install.sh" extension; }
 installcheck() { "$ROOT/make/installcheck.sh"; }
 
-# Everything of the daemon that needs no installed extension: all its test targets but e2e, faults, outbox and soak.
+# Everything of the daemon that needs no installed extension: all its test targets but e2e, faults, outbox, audit and soak.
 daemon_tests() (
     targets=()
     for name in idgen-daemon/tests/*; do
         name=$(basename "$name" .rs)
-        case $name in e2e | faults | outbox | soak) ;; *) targets+=(--test "$name") ;; esac
+        case $name in e2e | faults | outbox | audit | soak) ;; *) targets+=(--test "$name") ;; esac
     done
     with_servers --lib --bins "${targets[@]}"
 )
@@ -141,6 +141,12 @@ outbox_tests() {
     with_servers --test outbox
 }
 
+# On a primary and a standby, and with what is read in Kafka and S3.
+audit_tests() {
+    "$ROOT/make/kafka.sh" && "$ROOT/make/s3.sh" || return
+    with_servers --test audit
+}
+
 # Fixed seeds; `make soak` takes others, and longer.
 soak_tests() { with_servers --test soak; }
 
@@ -158,7 +164,7 @@ with_servers() {
 
 main() {
     local suites=("$@") name
-    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults outbox soak)
+    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults outbox audit soak)
     case " ${suites[*]} " in *' install '*) require_install_rights ;; esac
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
@@ -176,6 +182,7 @@ main() {
             e2e) suite e2e e2e_tests ;;
             faults) suite faults faults_tests ;;
             outbox) suite outbox outbox_tests ;;
+            audit) suite audit audit_tests ;;
             soak) suite soak soak_tests ;;
             *) die -2 "unknown suite: $name" ;;
         esac

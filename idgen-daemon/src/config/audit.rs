@@ -1,7 +1,7 @@
 //! `[audit]`: whether this daemon audits its server, when, and where it reads.
 
 use super::{Checked, parse_url};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::postgres::PostgresUrl;
 use crate::secret::Secret;
 use idgen_core::audit::{Schedule, TimeOfDay, Weekday};
@@ -45,7 +45,7 @@ impl AuditConfig {
     ///
     /// # Errors
     /// None.
-    pub fn standard() -> Result<Self> {
+    pub fn standard() -> Result<Self, Error> {
         RawAudit::default().check().map_err(Error::usage)
     }
 }
