@@ -154,6 +154,21 @@ COMMENT ON FUNCTION idgen.audit_close(bigint, text) IS
 'Close a finding: it was dealt with. It stays where it is, with who closed it, when and why; met again it does not open, and does not make a run a FINDING. Returns false when it was closed already. For administrators. Errors: 22023 no reason, or no such finding.';
 REVOKE ALL ON FUNCTION idgen.audit_close(bigint, text) FROM PUBLIC;
 
+CREATE FUNCTION idgen.audit_settle(fingerprint text, reason text)
+RETURNS boolean
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH settled AS (
+        UPDATE idgen.audit_finding f
+           SET closed_at = clock_timestamp(), closed_by = session_user, closed_reason = $2
+         WHERE f.fingerprint = $1 AND f.kind = 'missing' AND f.closed_at IS NULL
+        RETURNING 1)
+    SELECT EXISTS (SELECT FROM settled)
+$$;
+COMMENT ON FUNCTION idgen.audit_settle(text, text) IS
+'Daemon: close a finding of events that were missing, since they have come. Of no other kind: those are for people. Returns false where there is none that is open.';
+REVOKE ALL ON FUNCTION idgen.audit_settle(text, text) FROM PUBLIC;
+
 CREATE VIEW idgen.audit_status AS
 SELECT k.kind, l.run_id AS last_run, l.began_at AS last_began_at, l.ended_at AS last_ended_at, l.verdict AS last_verdict,
        l.reason AS last_reason, c.run_id AS conclusive_run, c.ended_at AS conclusive_at, c.verdict AS conclusive_verdict,

@@ -4,12 +4,16 @@
 mod audit;
 #[cfg(feature = "outbox")]
 mod outbox;
+#[cfg(feature = "outbox")]
+mod probe;
 mod server;
 
 #[cfg(feature = "outbox")]
 pub use self::audit::{AuditMetrics, NightlyMetrics};
 #[cfg(feature = "outbox")]
 pub use self::outbox::{DrainMetrics, OutboxMetrics};
+#[cfg(feature = "outbox")]
+pub use self::probe::ProbeMetrics;
 pub use self::server::{ColumnErrors, Counts as ServerCounts, Fault, REFUSALS, ServerMetrics};
 
 #[cfg(feature = "outbox")]

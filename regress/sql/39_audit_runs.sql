@@ -47,6 +47,12 @@ SELECT closed_by = session_user AS by_me, closed_reason FROM idgen.audit_finding
 SELECT is_new, is_open FROM idgen.record_finding('f1', 'overlap', NULL, NULL, NULL, NULL, NULL, NULL, 'x', 'probe', NULL);
 SELECT count(*) FROM idgen.audit_status WHERE open_findings > 0;
 -- Who may what: the daemon's role runs audits and closes nothing, an administrator closes, pg_monitor looks, others do not.
+-- What was missing has come. Of an overlap nobody says that but people.
+SELECT kind, is_new FROM (VALUES ('overlap'), ('missing')) k (kind),
+       idgen.record_finding('settle ' || kind, kind, NULL, NULL, 2, 3, NULL, NULL, 'x', 'probe', NULL) ORDER BY kind;
+SELECT kind, idgen.audit_settle('settle ' || kind, 'they came late') AS settled, idgen.audit_settle('settle ' || kind, 'again') AS again
+  FROM (VALUES ('overlap'), ('missing')) k (kind) ORDER BY kind;
+SELECT kind, closed_by = session_user AS closed, closed_reason FROM idgen.audit_finding WHERE fingerprint LIKE 'settle %' ORDER BY kind;
 CREATE ROLE regress_auditor;
 CREATE ROLE regress_admin;
 CREATE ROLE regress_looks IN ROLE pg_monitor;
@@ -55,7 +61,8 @@ SELECT idgen.grant_daemon('regress_auditor'), idgen.grant_admin('regress_admin')
 SELECT r.role, f.may, has_function_privilege(r.role, f.function, 'EXECUTE')
   FROM unnest('{regress_auditor,regress_admin,regress_looks,regress_nobody}'::name[]) WITH ORDINALITY r (role, n),
        (VALUES ('record', 'idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint)'::regprocedure),
-               ('close', 'idgen.audit_close(bigint, text)'::regprocedure)) f (may, function)
+               ('close', 'idgen.audit_close(bigint, text)'::regprocedure),
+               ('settle', 'idgen.audit_settle(text, text)'::regprocedure)) f (may, function)
  ORDER BY r.n, f.may;
 SELECT r.role, t.relation, concat_ws(' ', CASE WHEN has_table_privilege(r.role, t.relation, 'SELECT') THEN 'select' END,
        CASE WHEN has_table_privilege(r.role, t.relation, 'INSERT') THEN 'insert' END,

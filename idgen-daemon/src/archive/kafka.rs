@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// What its group is called by.
+const WHO: &str = "archive";
 /// So long a message is waited for. The clock is looked at as often, also while messages come.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Of a question to the brokers.
@@ -61,14 +63,15 @@ impl From<Trouble> for Error {
     }
 }
 
-/// The settings that the archiver's promises rest on, on top of how Kafka is reached.
-fn settings(kafka: &KafkaConfig) -> Result<ClientConfig> {
+/// The settings that the promises of whoever reads the topic as a whole rest on, on top of how Kafka is reached. `who`: what
+/// the group is called by, for tools.
+pub(crate) fn settings(kafka: &KafkaConfig, who: &str) -> Result<ClientConfig> {
     let mut config = kafka.client()?;
     config
-        .set("group.id", format!("idgen-archive-{}", kafka.topic))
+        .set("group.id", format!("idgen-{who}-{}", kafka.topic))
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
-        // Never to the newest: what is gone is written down as a gap.
+        // Never to the newest: what is gone is told.
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_committed")
         .set("check.crcs", "true")
@@ -81,10 +84,48 @@ fn settings(kafka: &KafkaConfig) -> Result<ClientConfig> {
     Ok(config)
 }
 
-fn consumer(kafka: &KafkaConfig) -> Result<StreamConsumer> {
-    settings(kafka)?
+/// A consumer with them.
+pub(crate) fn consumer(kafka: &KafkaConfig, who: &str) -> Result<StreamConsumer> {
+    settings(kafka, who)?
         .create()
         .map_err(|error| Error::retry(format!("make a consumer: {error}")))
+}
+
+/// First and next offset of each partition.
+pub(crate) type Partitions = BTreeMap<i32, (i64, i64)>;
+
+/// Asks for them. Blocks for a moment, as the library does; nothing else runs on this task.
+pub(crate) fn partitions(consumer: &StreamConsumer, topic: &str) -> Result<Partitions> {
+    let asked = |error: KafkaError| Error::retry(format!("ask for topic {topic}: {error}"));
+    tokio::task::block_in_place(|| {
+        let metadata = consumer.fetch_metadata(Some(topic), ASK).map_err(asked)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let partitions = found.map(|found| found.partitions()).unwrap_or_default();
+        if partitions.is_empty() {
+            return Err(Trouble::NoTopic(topic.to_owned()).into());
+        }
+        let marks = partitions.iter().map(|partition| {
+            let marks = consumer.fetch_watermarks(topic, partition.id(), ASK);
+            Ok((partition.id(), marks.map_err(asked)?))
+        });
+        marks.collect()
+    })
+}
+
+/// Reads each partition from its offset on.
+pub(crate) fn assign(
+    consumer: &StreamConsumer,
+    topic: &str,
+    offsets: impl IntoIterator<Item = (i32, i64)>,
+) -> Result<()> {
+    let mut list = TopicPartitionList::new();
+    for (partition, next) in offsets {
+        list.add_partition_offset(topic, partition, Offset::Offset(next))
+            .map_err(|error| Error::runtime(format!("assign partitions: {error}")))?;
+    }
+    consumer
+        .assign(&list)
+        .map_err(|error| Error::retry(format!("assign partitions: {error}")))
 }
 
 /// Archives as long as it is the only one, until `stop` or an error. Then it is begun anew, behind the last commit.
@@ -134,7 +175,7 @@ impl<'a, O: Objects> Reader<'a, O> {
         let mut reader = Self {
             archiver,
             topic: &kafka.topic,
-            consumer: consumer(kafka)?,
+            consumer: consumer(kafka, WHO)?,
             ledger,
             epoch,
             cutter: Cutter::new(archiver.config.cut),
@@ -149,25 +190,8 @@ impl<'a, O: Objects> Reader<'a, O> {
         Ok(reader)
     }
 
-    /// First and next offset of each partition. Blocks for a moment, as the library does; nothing else runs on this task.
-    fn partitions(&self) -> Result<BTreeMap<i32, (i64, i64)>> {
-        let asked = |error: KafkaError| Error::retry(format!("ask for topic {}: {error}", self.topic));
-        tokio::task::block_in_place(|| {
-            let metadata = self
-                .consumer
-                .fetch_metadata(Some(self.topic), ASK)
-                .map_err(asked)?;
-            let topic = metadata.topics().iter().find(|topic| topic.name() == self.topic);
-            let partitions = topic.map(|topic| topic.partitions()).unwrap_or_default();
-            if partitions.is_empty() {
-                return Err(Trouble::NoTopic(self.topic.to_owned()).into());
-            }
-            let marks = partitions.iter().map(|partition| {
-                let marks = self.consumer.fetch_watermarks(self.topic, partition.id(), ASK);
-                Ok((partition.id(), marks.map_err(asked)?))
-            });
-            marks.collect()
-        })
+    fn partitions(&self) -> Result<Partitions> {
+        partitions(&self.consumer, self.topic)
     }
 
     fn next_of(&self, partition: i32) -> i64 {
@@ -176,7 +200,7 @@ impl<'a, O: Objects> Reader<'a, O> {
     }
 
     /// Commits what is gone as gaps, with everything that is buffered before it.
-    async fn fill_gaps(&mut self, partitions: &BTreeMap<i32, (i64, i64)>) -> Result<()> {
+    async fn fill_gaps(&mut self, partitions: &Partitions) -> Result<()> {
         let mut gaps = Vec::new();
         for (partition, (first, end)) in partitions {
             let next = self.next_of(*partition);
@@ -211,16 +235,11 @@ impl<'a, O: Objects> Reader<'a, O> {
         self.commit(Cut::Gap, gaps).await
     }
 
-    fn assign(&self, partitions: &BTreeMap<i32, (i64, i64)>) -> Result<()> {
-        let mut list = TopicPartitionList::new();
-        for partition in partitions.keys() {
-            let next = Offset::Offset(self.next_of(*partition));
-            list.add_partition_offset(self.topic, *partition, next)
-                .map_err(|error| Error::runtime(format!("assign partitions: {error}")))?;
-        }
-        self.consumer
-            .assign(&list)
-            .map_err(|error| Error::retry(format!("assign partitions: {error}")))
+    fn assign(&self, partitions: &Partitions) -> Result<()> {
+        let offsets = partitions
+            .keys()
+            .map(|partition| (*partition, self.next_of(*partition)));
+        assign(&self.consumer, self.topic, offsets)
     }
 
     async fn run(mut self, sole: &Sole, stop: &CancellationToken, trouble: &mut Complaint) -> Result<()> {
@@ -440,7 +459,7 @@ mod tests {
             Config::parse("f", &format!("{text}{more}"), [])
         };
         let kafka = config("").unwrap().kafka.unwrap();
-        let settings = settings(&kafka).unwrap();
+        let settings = settings(&kafka, WHO).unwrap();
         for (name, most) in [
             ("queued.min.messages", 1_000),
             ("queued.max.messages.kbytes", 16 << 10),
@@ -456,6 +475,6 @@ mod tests {
         assert_eq!(settings.get("auto.offset.reset"), Some("error"));
         assert_eq!(settings.get("enable.auto.commit"), Some("false"));
         // The library takes them together.
-        assert!(consumer(&kafka).is_ok());
+        assert!(consumer(&kafka, WHO).is_ok());
     }
 }

@@ -10,11 +10,8 @@ use super::{kafka, tables};
 use crate::complaint::Complaint;
 use crate::config::{ArchiveConfig, Config, StoreConfig};
 use crate::error::{Error, Result};
-use crate::event::hex;
 use crate::lease::{HolderName, Sole};
 use idgen_core::archive::{Cut, Gap};
-use idgen_core::lease::named::LeaseName;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,14 +46,14 @@ impl<O> Clone for Archiver<O> {
 /// Turns that failed, one after another, without a commit between them. How long each of them took does not matter: an
 /// attempt at a place that does not answer takes many seconds.
 #[derive(Debug, Default)]
-struct Failing {
+pub(crate) struct Failing {
     since: Option<Instant>,
     times: u32,
 }
 
 impl Failing {
     /// One more, of a turn that lasted from `begun` to `now`. Does it last long enough to be told?
-    fn again(&mut self, (begun, now): (Instant, Instant), has_committed: bool) -> bool {
+    pub(crate) fn again(&mut self, (begun, now): (Instant, Instant), has_committed: bool) -> bool {
         if has_committed {
             // What failed before is over, and this is new.
             (self.since, self.times) = (Some(now), 0);
@@ -67,7 +64,7 @@ impl Failing {
     }
 
     /// Before the next.
-    fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         (PAUSE * 2_u32.pow(self.times.min(6))).min(PAUSE_MAX)
     }
 }
@@ -128,13 +125,7 @@ pub async fn archive(
 /// Asks to be the only archiver of this in the cell. The chain would keep two from doing harm; this keeps them from doing
 /// everything twice.
 pub(super) fn alone(store: &StoreConfig, holder: &HolderName, of: &str) -> Result<Sole> {
-    let name = format!("archive/{of}");
-    // A topic may be called otherwise than a lease.
-    let name = name
-        .parse::<LeaseName>()
-        .or_else(|_| format!("archive/{}", hex(&Sha256::digest(of))).parse())
-        .map_err(|error| Error::runtime(format!("name of the archiver's lease: {error}")))?;
-    Sole::ask(store, holder, name)
+    Sole::ask_of(store, holder, "archive", of)
 }
 
 /// What is to become one commit.

@@ -4,5 +4,6 @@
 
 pub mod finding;
 pub mod nightly;
+pub mod probe;
 
 pub use finding::{Finding, FindingKind, FoundBy, Issuer, Recorded};

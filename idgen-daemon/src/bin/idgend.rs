@@ -8,6 +8,8 @@ use idgen_core::lease::{Class, Gate, InstanceId};
 use idgen_daemon::archive::archive;
 #[cfg(feature = "outbox")]
 use idgen_daemon::audit::nightly::{NightlyAudit, NightlySetup};
+#[cfg(feature = "outbox")]
+use idgen_daemon::audit::probe::probe;
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
@@ -422,6 +424,13 @@ fn spawn_outbox(
         let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_archive());
         let archiving = archive(config, wanted, holder, metrics, stop.clone());
         supervisor.spawn_essential("archive", archiving);
+    }
+    if let (Some(audit), Some(kafka)) = (config.audit.clone(), config.kafka.clone())
+        && audit.probe
+    {
+        let (config, holder, metrics) = (config.clone(), holder.clone(), metrics.of_audit().probe());
+        let probing = probe(config, (audit, kafka), holder, metrics, stop.clone());
+        supervisor.spawn_essential("probe", probing);
     }
     let outbox = Outbox::new(OutboxSetup {
         postgres: config.postgres.clone(),

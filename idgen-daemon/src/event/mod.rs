@@ -152,11 +152,17 @@ impl Event {
             schema: u64,
         }
         let malformed = |error: serde_json::Error| Foreign::Malformed(error.to_string());
-        let version: Version = serde_json::from_slice(value).map_err(malformed)?;
-        if version.schema != u64::from(SCHEMA) {
-            return Err(Foreign::Schema(version.schema));
-        }
-        let event: Self = serde_json::from_slice(value).map_err(malformed)?;
+        // Once where all is well: of what is no event of this version it is asked which it is.
+        let event = match serde_json::from_slice::<Self>(value) {
+            Ok(event) if event.schema == SCHEMA => event,
+            parsed => {
+                let version: Version = serde_json::from_slice(value).map_err(malformed)?;
+                if version.schema != u64::from(SCHEMA) {
+                    return Err(Foreign::Schema(version.schema));
+                }
+                parsed.map_err(malformed)?
+            }
+        };
         // It becomes a folder's name, and of one that cannot be made nothing would ever be written.
         if event.service.is_empty() || event.service.len() > SERVICE_MAX || event.service.contains('\0') {
             return Err(Foreign::Malformed(format!(

@@ -5,8 +5,10 @@ use super::open::AnyStore;
 use super::store::HolderName;
 use crate::config::StoreConfig;
 use crate::error::{Error, Result};
+use crate::event::hex;
 use idgen_core::lease::named::{LeaseName, lease_timing};
 use idgen_core::lease::{Class, Timing, Token};
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,16 @@ pub(crate) struct Sole {
 }
 
 impl Sole {
+    /// Asks to be the only one who does `what` of something, such as a topic, which may be called otherwise than a lease.
+    pub(crate) fn ask_of(store: &StoreConfig, holder: &HolderName, what: &str, of: &str) -> Result<Self> {
+        let name = format!("{what}/{of}");
+        let name = name
+            .parse::<LeaseName>()
+            .or_else(|_| format!("{what}/{}", hex(&Sha256::digest(of))).parse())
+            .map_err(|error| Error::runtime(format!("name of the lease of {what}: {error}")))?;
+        Self::ask(store, holder, name)
+    }
+
     /// Asks for the lease, and goes on asking.
     pub(crate) fn ask(store: &StoreConfig, holder: &HolderName, name: LeaseName) -> Result<Self> {
         let timing =

@@ -17,13 +17,24 @@ const STATES: [&str; 4] = ["running", "pass", "finding", "inconclusive"];
 #[derive(Clone)]
 pub struct AuditMetrics {
     nightly: NightlyGauges,
+    #[cfg(feature = "outbox")]
+    probe: super::ProbeMetrics,
 }
 
 impl AuditMetrics {
     pub(super) fn new(registry: &Registry) -> Result<Self> {
         Ok(Self {
             nightly: NightlyGauges::new(registry)?,
+            #[cfg(feature = "outbox")]
+            probe: super::ProbeMetrics::new(registry)?,
         })
+    }
+
+    /// What the probe counts.
+    #[cfg(feature = "outbox")]
+    #[must_use]
+    pub fn probe(&self) -> super::ProbeMetrics {
+        self.probe.clone()
     }
 
     /// What the nightly audit of a database counts.
