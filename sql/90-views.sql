@@ -232,7 +232,8 @@ BEGIN
             idgen.archive_gate(date),
             idgen.drop_audit_day(date, integer),
             idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint),
-            idgen.duplicate_key_counts()
+            idgen.duplicate_key_counts(),
+            idgen.audit_settle(text, text)
         TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.cell, idgen.lease, idgen.named_lease, idgen.named_ceiling, idgen.stripe, idgen.lease_order TO %1$I;
         GRANT SELECT, INSERT, UPDATE ON idgen.shard_assignment, idgen.server_drain TO %1$I;
