@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 /// Axis, source and number of an event in its stream.
 pub(super) type EventNumber = (usize, u128, i64);
 
-/// Earlier grants that are named in one alarm.
-const NAMED: usize = 16;
+/// Earlier grants that are told of one that meets many of them. Whoever looks at it finds the others.
+const NAMED: usize = 4;
 
 /// One of the last events.
 #[derive(Clone, Copy, Debug)]

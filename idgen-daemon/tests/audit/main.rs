@@ -13,3 +13,9 @@ mod kit;
 mod nightly;
 #[cfg(test)]
 mod nightly_scene;
+#[cfg(test)]
+mod probe;
+#[cfg(test)]
+mod probe_scene;
+#[cfg(test)]
+mod probe_state;

@@ -17,8 +17,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
@@ -90,6 +90,7 @@ pub(super) struct Desk {
     vault: Option<Vault>,
     metrics: ProbeMetrics,
     session: Option<Session>,
+    consumer: OnceLock<BaseConsumer>,
     trouble: Complaint,
     open: i64,
 }
@@ -116,6 +117,7 @@ impl Desk {
             vault,
             metrics,
             session: None,
+            consumer: OnceLock::new(),
             trouble: Complaint::default(),
             open: 0,
         };
@@ -241,19 +243,30 @@ impl Desk {
     /// The event at an offset of the topic, if it is there still. Blocks as long as it takes.
     fn read_again(&self, partition: i32, offset: i64) -> Option<Event> {
         tokio::task::block_in_place(|| {
-            let mut config = settings(&self.kafka, "probe").ok()?;
-            config.set("fetch.wait.max.ms", "50");
-            let consumer: BaseConsumer = config.create().ok()?;
+            let consumer = self.reader()?;
             let mut list = TopicPartitionList::new();
             list.add_partition_offset(&self.kafka.topic, partition, Offset::Offset(offset))
                 .ok()?;
             consumer.assign(&list).ok()?;
             let message = consumer.poll(READ_AGAIN)?.ok()?;
-            if message.offset() != offset {
-                return None;
-            }
-            Event::parse(message.payload()?).ok()
+            let is_it = (message.partition(), message.offset()) == (partition, offset);
+            let event = message.payload().filter(|_| is_it);
+            let event = event.and_then(|value| Event::parse(value).ok());
+            // Nothing more is read ahead.
+            let _ = consumer.unassign();
+            event
         })
+    }
+
+    /// Made when it is first needed: as a rule never.
+    fn reader(&self) -> Option<&BaseConsumer> {
+        if let Some(consumer) = self.consumer.get() {
+            return Some(consumer);
+        }
+        let mut config = settings(&self.kafka, "probe").ok()?;
+        config.set("fetch.wait.max.ms", "50");
+        let made = config.create().ok()?;
+        Some(self.consumer.get_or_init(|| made))
     }
 
     async fn in_table(&self, hit: &Hit) -> Result<Option<Issuer>> {
