@@ -14,6 +14,7 @@ pub mod checked_line;
 pub mod clock;
 pub mod contract;
 pub mod day;
+pub mod forensics;
 pub mod format;
 pub mod history;
 pub mod lease;

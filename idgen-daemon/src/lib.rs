@@ -30,6 +30,7 @@ pub mod config;
 mod each_database;
 pub mod error;
 pub mod event;
+pub mod forensics;
 pub mod http;
 pub mod lease;
 pub mod log;

@@ -4,6 +4,7 @@
 //! audit/v1/dt=2026-04-03/service=orders/CHAIN-SEQ-SHA256.parquet   data: does not count until a commit names it
 //! audit/v1/_commits/CHAIN/SEQ.json                                 made by a conditional create: the transaction
 //! audit/v1/_daily/2026-04-03.json                                  what the daily check has found
+//! audit/v1/_index/2026-04-03.json                                  which ids and leases the day's files are about
 //! ```
 
 use super::parquet::Summary;
@@ -330,6 +331,18 @@ pub fn commit_key(chain: &str, seq: u64) -> String {
 #[must_use]
 pub fn daily_key(day: Day) -> String {
     format!("audit/{FORM}/_daily/{day}.json")
+}
+
+/// What the indexes of days begin with.
+#[must_use]
+pub fn indexes_prefix() -> String {
+    format!("audit/{FORM}/_index/")
+}
+
+/// Name of the index of a day.
+#[must_use]
+pub fn index_key(day: Day) -> String {
+    format!("{}{day}.json", indexes_prefix())
 }
 
 #[cfg(test)]

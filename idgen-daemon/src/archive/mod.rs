@@ -14,6 +14,7 @@ pub mod backfill;
 pub mod commit;
 mod feed_table;
 mod feed_trail;
+pub mod index;
 pub(crate) mod kafka;
 mod ledger;
 mod metrics;

@@ -121,3 +121,5 @@ mod tls;
 mod upgrade;
 #[cfg(test)]
 mod vectors;
+#[cfg(test)]
+mod whois;

@@ -39,3 +39,5 @@ mod scene;
 mod soak;
 #[cfg(test)]
 mod trouble;
+#[cfg(test)]
+mod whois;

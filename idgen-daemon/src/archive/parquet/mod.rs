@@ -6,7 +6,7 @@ mod read;
 pub(crate) mod tests;
 mod write;
 
-pub use self::read::{EventRow, ForeignRow, Opened};
+pub use self::read::{About, EventRow, ForeignRow, Opened};
 pub use self::write::{encode_events, encode_foreign};
 
 use crate::event::Event;

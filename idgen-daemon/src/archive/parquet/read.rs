@@ -3,6 +3,7 @@
 
 use super::{Arrived, FILE_SCHEMA, FileError, Foreign, Spot, Summary, place_id};
 use crate::event::{Event, EventToken, Stub, StubReason};
+use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType};
@@ -20,6 +21,19 @@ const BATCH_ROWS: usize = 8_192;
 pub type EventRow = Arrived;
 /// A row of a file of foreign messages.
 pub type ForeignRow = Foreign;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About<'r> {
+    /// Its space.
+    pub space: Uuid,
+    /// Its tag.
+    pub tag: &'r str,
+    /// First and last of its ids; `None`: it is about none.
+    pub ids: Option<(i64, i64)>,
+    /// Its payload, where that was asked for.
+    pub payload: Option<&'r str>,
+}
 
 /// A file whose footer was read.
 pub struct Opened {
@@ -70,6 +84,50 @@ impl Opened {
     fn batches(&self) -> Result<ParquetRecordBatchReader, FileError> {
         let builder = ParquetRecordBatchReaderBuilder::try_new(self.bytes.clone())?;
         Ok(builder.with_batch_size(BATCH_ROWS).build()?)
+    }
+
+    /// Of these columns alone: others are not even unpacked.
+    fn batches_of(&self, columns: &[&str]) -> Result<ParquetRecordBatchReader, FileError> {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(self.bytes.clone())?;
+        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
+        let builder = builder.with_projection(mask);
+        Ok(builder.with_batch_size(BATCH_ROWS).build()?)
+    }
+
+    /// Calls `see` with what each event is about, until it says false. `with_payload`: reads that column too, which is most
+    /// of a file.
+    ///
+    /// # Errors
+    /// A page is damaged, or it is a file of foreign messages.
+    pub fn each_about(
+        &self,
+        with_payload: bool,
+        mut see: impl FnMut(&About<'_>) -> bool,
+    ) -> Result<(), FileError> {
+        let columns = ["space", "tag", "lo", "hi", "payload"];
+        let columns = &columns[..columns.len() - usize::from(!with_payload)];
+        let mut last = (String::new(), Uuid::nil());
+        for batch in self.batches_of(columns)? {
+            let columns = Columns(batch?);
+            let (spaces, tags) = (columns.get("space")?, columns.get("tag")?);
+            let (spaces, tags) = (spaces.as_string::<i32>(), tags.as_string::<i32>());
+            let payloads = with_payload.then(|| columns.get("payload")).transpose()?;
+            for row in 0..tags.len() {
+                if last.0 != spaces.value(row) {
+                    last = (spaces.value(row).to_owned(), uuid(spaces.value(row))?);
+                }
+                let about = About {
+                    space: last.1,
+                    tag: tags.value(row),
+                    ids: columns.number("lo", row)?.zip(columns.number("hi", row)?),
+                    payload: payloads.map(|payloads| payloads.as_string::<i32>().value(row)),
+                };
+                if !see(&about) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Calls `see` with the source of each event, its id and its time.

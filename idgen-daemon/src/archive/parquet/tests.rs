@@ -104,6 +104,35 @@ fn copies_stay_and_are_counted() {
 }
 
 #[test]
+fn what_events_are_about_is_read_without_the_rest() {
+    let mut rows = arrived(50);
+    let encoded = encode_events(&mut rows, "c", 1).unwrap();
+    let opened = Opened::open(encoded.bytes).unwrap();
+    for with_payload in [false, true] {
+        let mut read = Vec::new();
+        let keep = |about: &About<'_>| {
+            read.push((about.space, about.tag.to_owned(), about.ids));
+            assert_eq!(about.payload.is_some(), with_payload);
+            true
+        };
+        opened.each_about(with_payload, keep).unwrap();
+        let wanted: Vec<_> = rows
+            .iter()
+            .map(|row| &row.event)
+            .map(|event| (event.space, event.tag.clone(), event.lo.zip(event.hi)))
+            .collect();
+        assert_eq!(read, wanted);
+    }
+    let mut seen = 0;
+    let enough = |_: &About<'_>| {
+        seen += 1;
+        seen < 3
+    };
+    opened.each_about(false, enough).unwrap();
+    assert_eq!(seen, 3);
+}
+
+#[test]
 fn fields_of_a_later_release_are_kept() {
     let value = String::from_utf8(event(1).to_json().unwrap())
         .unwrap()

@@ -12,6 +12,7 @@ pub use self::walk::{Walked, chains, walk};
 
 use self::table::{Databases, TableDay};
 use super::commit::{FileEntry, daily_key, digest_text, is_as_written};
+use super::index::{self, Gathered};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::Opened;
 use crate::config::Config;
@@ -129,6 +130,10 @@ struct DayFiles {
     files: u64,
     rows: u64,
     bytes: u64,
+    entries: Vec<FileEntry>,
+    about: Gathered,
+    /// Where each chain had no file of a later day yet.
+    before_later: Vec<ChainHead>,
     problems: Vec<String>,
 }
 
@@ -155,6 +160,10 @@ pub async fn check_day<O: Objects>(
                 .await?;
         }
     }
+    let about = std::mem::take(&mut found.about);
+    let chains = std::mem::take(&mut found.before_later);
+    let index = about.into_index(day, chains, std::mem::take(&mut found.entries));
+    index::write(&**objects, day, &index).await?;
     let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
     found.problems.truncate(PROBLEMS_MAX);
     let mut report = DayReport {
@@ -213,6 +222,8 @@ async fn read_day<O: Objects>(
         let from = known.iter().find(|head| head.chain == chain);
         let walked = walk(&**objects, &chain, from, told).await?;
         found.problems.extend(walked.problem);
+        let before = index::before_later_days(&walked.commits, &walked.head, day);
+        found.before_later.push(before);
         let of_day = walked.commits.into_iter().flat_map(|commit| commit.files);
         entries.extend(of_day.filter(|file| file.place().is_some_and(|(of, _)| of == day)));
         heads.push(walked.head);
@@ -221,6 +232,7 @@ async fn read_day<O: Objects>(
     for entry in entries {
         check_file(&**objects, &entry, &mut found).await?;
         told(Progress::File(entry.bytes));
+        found.entries.push(entry);
     }
     for events in found.events.values_mut() {
         events.sort_unstable();
@@ -339,7 +351,8 @@ async fn check_file<O: Objects>(objects: &O, entry: &FileEntry, found: &mut DayF
         .await
         .map_err(|error| Error::runtime(format!("read a file: {error}")))?
     {
-        Ok(events) => {
+        Ok((events, about)) => {
+            found.about.merge(about);
             for (source, mut of_source) in events {
                 found.events.entry(source).or_default().append(&mut of_source);
             }
@@ -351,7 +364,7 @@ async fn check_file<O: Objects>(objects: &O, entry: &FileEntry, found: &mut DayF
 
 type DayEvents = BTreeMap<Uuid, Vec<EventKey>>;
 
-fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<DayEvents, String> {
+fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<(DayEvents, Gathered), String> {
     is_as_written(bytes, wanted)?;
     let broken = |error: super::parquet::FileError| format!("cannot be read: {error}");
     let opened = Opened::open(bytes.clone()).map_err(broken)?;
@@ -366,12 +379,12 @@ fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<DayEvents
             summary.rows
         ));
     }
-    let mut events = DayEvents::new();
+    let (mut events, mut about) = (DayEvents::new(), Gathered::default());
     if !opened.is_foreign {
         let read = opened.each_key(|source, key| events.entry(source).or_default().push(key));
-        read.map_err(broken)?;
+        read.and_then(|()| about.read(&opened)).map_err(broken)?;
     }
-    Ok(events)
+    Ok((events, about))
 }
 
 /// Of a source of a database here what it comes to, and what was compared.

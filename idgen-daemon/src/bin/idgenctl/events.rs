@@ -1,12 +1,12 @@
 //! `idgenctl events`.
 
-use crate::shared::{CellArguments, Ended, wait_for};
+use crate::shared::{CellArguments, Ended, moment, wait_for};
 use clap::Subcommand;
 use idgen_core::clock::UnixMs;
 use idgen_daemon::error::{Error, Result};
 use idgen_daemon::operator::events::{Events, Proof, Trail, Verdict, Wish};
 use std::io::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Between two looks of whoever follows.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -51,17 +51,6 @@ pub enum EventsCommand {
         #[arg(long, value_name = "NUMBER:HASH", value_parser = head)]
         head: Option<(u64, String)>,
     },
-}
-
-/// So long ago, or a time.
-fn moment(text: &str) -> std::result::Result<UnixMs, String> {
-    let at = match humantime::parse_duration(text) {
-        Ok(ago) => SystemTime::now().checked_sub(ago),
-        Err(_) => Some(humantime::parse_rfc3339_weak(text).map_err(|error| error.to_string())?),
-    };
-    let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let ms = since.and_then(|since| u64::try_from(since.as_millis()).ok());
-    ms.map(UnixMs).ok_or_else(|| "that is before 1970".to_owned())
 }
 
 fn head(text: &str) -> std::result::Result<(u64, String), String> {

@@ -14,6 +14,7 @@ mod completions;
 mod doctor;
 mod epoch;
 mod events;
+mod forensics;
 mod format;
 mod leases;
 mod lock;
@@ -99,6 +100,11 @@ enum Command {
     #[cfg(feature = "outbox")]
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// Tell what an id is: its format, time and identity, who held that, or which range it was granted in, when, by whom. Ends
+    /// with 3 when it was granted twice or minted without a lease, with 4 when nothing is known of it.
+    Whois(forensics::WhoisArguments),
+    /// List the tables and ids to check after something went wrong with a worker, a shard or a tag.
+    Impact(forensics::ImpactArguments),
     /// Ask everything that idgend depends on whether it is as it must be.
     #[cfg(feature = "outbox")]
     Doctor(doctor::DoctorArguments),
@@ -125,6 +131,8 @@ impl Command {
             Self::Lock(command) => command.run(),
             #[cfg(feature = "outbox")]
             Self::Archive(command) => command.run(),
+            Self::Whois(whois) => whois.run(),
+            Self::Impact(impact) => impact.run(),
             #[cfg(feature = "outbox")]
             Self::Audit(command) => command.run(),
             #[cfg(feature = "outbox")]

@@ -1,6 +1,7 @@
 //! What the commands share: the cell they are about, how they show things, and how they end.
 
 use clap::{Args, ValueEnum};
+use idgen_core::clock::UnixMs;
 use idgen_daemon::command_line::wants_colours;
 use idgen_daemon::config::Config;
 use idgen_daemon::error::{Error, Exit, Result};
@@ -8,6 +9,7 @@ use idgen_daemon::operator::consent::{Change, Consent};
 use serde::Serialize;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How a command ends where it does not end by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,4 +131,15 @@ pub fn with_state(text: String, is_well: bool) -> String {
         None => line.to_owned(),
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// So long ago, or a time.
+pub fn moment(text: &str) -> std::result::Result<UnixMs, String> {
+    let at = match humantime::parse_duration(text) {
+        Ok(ago) => SystemTime::now().checked_sub(ago),
+        Err(_) => Some(humantime::parse_rfc3339_weak(text).map_err(|error| error.to_string())?),
+    };
+    let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let ms = since.and_then(|since| u64::try_from(since.as_millis()).ok());
+    ms.map(UnixMs).ok_or_else(|| "that is before 1970".to_owned())
 }
