@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of the project, in one run, with one line at the end: N passed, N failed.
 # A suite that cannot run (it does not compile, a server does not start) counts as one failure.
-# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults outbox audit soak
+# usage: test.sh [SUITE…]   suites: core loom daemon install installcheck e2e faults outbox audit soak monitoring
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 require_cargo
 find_postgres
@@ -147,6 +147,9 @@ audit_tests() {
     with_servers --test audit
 }
 
+# Rules, routes and their unit tests; needs no server.
+monitoring_tests() { "$ROOT/make/monitoring.sh"; }
+
 # Fixed seeds; `make soak` takes others, and longer.
 soak_tests() { with_servers --test soak; }
 
@@ -164,7 +167,7 @@ with_servers() {
 
 main() {
     local suites=("$@") name
-    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon install installcheck e2e faults outbox audit soak)
+    [ ${#suites[@]} -gt 0 ] || suites=(core loom daemon monitoring install installcheck e2e faults outbox audit soak)
     case " ${suites[*]} " in *' install '*) require_install_rights ;; esac
     rm -rf "$LOGS"
     mkdir -p "$LOGS"
@@ -177,6 +180,7 @@ main() {
                 wait
                 ;;
             daemon) suite daemon daemon_tests ;;
+            monitoring) suite monitoring monitoring_tests ;;
             install) suite install install_all ;;
             installcheck) suite installcheck installcheck ;;
             e2e) suite e2e e2e_tests ;;

@@ -314,6 +314,21 @@ impl Metrics {
         }
     }
 
+    /// Whether there is a metric of this name, also one that has nothing to show yet. For tests of what reads them.
+    #[must_use]
+    pub fn exports(&self, name: &str) -> bool {
+        // A registry does not list its names, but takes none twice with another help.
+        match IntGauge::new(name, "is there one?").map(Box::new) {
+            Ok(other) if self.registry.register(other.clone()).is_ok() => {
+                // It was registered by us just now, so that is no error.
+                let _ = self.registry.unregister(other);
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+
     /// The text that Prometheus reads.
     pub fn render<'r>(
         &self,
