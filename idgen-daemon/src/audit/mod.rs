@@ -5,5 +5,6 @@
 pub mod finding;
 pub mod nightly;
 pub mod probe;
+pub mod table;
 
 pub use finding::{Finding, FindingKind, FoundBy, Issuer, Recorded};

@@ -19,3 +19,5 @@ mod probe;
 mod probe_scene;
 #[cfg(test)]
 mod probe_state;
+#[cfg(test)]
+mod table;

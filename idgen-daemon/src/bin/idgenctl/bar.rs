@@ -37,6 +37,12 @@ impl Bar {
         self.0.set_position(steps);
     }
 
+    /// So many of so many steps are done.
+    pub fn at(&self, done: u64, of: u64) {
+        self.0.set_length(of);
+        self.0.set_position(done);
+    }
+
     /// So many steps are done, all in all.
     pub fn done(&self, steps: u64) {
         self.0.set_position(steps);
