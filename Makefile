@@ -48,7 +48,7 @@ installcheck: ## SQL regression tests of the installed extension on a throwaway 
 lint: ## formatting, clippy with warnings as errors, small checks of the tree
 	@make/lint.sh
 
-bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension); SUITE=archive: rows per second into files of the archive; SUITE=outbox: events per second to a real Kafka, latency, memory while it is away (MINUTES=1); SUITE=audit: the audits' rule, and a nightly run over a clean week (RANGES=10000000); SUITE=whois: seconds of idgenctl whois with 10 million events (EVENTS=10000000), from Postgres and from the archive
+bench: ## cost per id of our generators as ratios to nextval() and gen_random_uuid(), and segments under load (SUITE=segments for those alone; installed extension); SUITE=archive: rows per second into files of the archive; SUITE=outbox: events per second to a real Kafka, latency, memory while it is away (MINUTES=1); SUITE=audit: the audits' rule, and a nightly run over a clean week (RANGES=10000000); SUITE=whois: seconds of idgenctl whois with 10 million events (EVENTS=10000000), from Postgres and from the archive; SUITE=probe: events per second that the streaming probe is told from memory and reads from a real Kafka
 ifeq ($(SUITE),archive)
 	@cargo bench --locked --profile daemon -p idgen-daemon --bench archive
 else ifeq ($(SUITE),whois)
@@ -58,6 +58,9 @@ else ifeq ($(SUITE),outbox)
 	@cargo bench --locked --profile daemon -p idgen-daemon --bench outbox
 else ifeq ($(SUITE),audit)
 	@cargo bench --locked --profile daemon -p idgen-daemon --bench audit
+else ifeq ($(SUITE),probe)
+	@make/kafka.sh
+	@cargo bench --locked --profile daemon -p idgen-daemon --bench probe
 else
 	@regress/bench/bench.sh
 endif

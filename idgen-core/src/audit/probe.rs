@@ -117,9 +117,9 @@ pub struct Heard {
 pub struct Limits {
     /// Spans of all tags; about 36 bytes each. Beyond it the tags with the most of them are blurred.
     pub spans: usize,
-    /// Last events whose copies are compared, and last grants that are named in an alarm; about 250 bytes each.
+    /// Last events whose copies are compared, and last grants that are named in an alarm; about 300 bytes each.
     pub recent: usize,
-    /// Tags; about 400 bytes each. Of those beyond it nothing is known.
+    /// Tags; about 500 bytes each. Of those beyond it nothing is known.
     pub tags: usize,
 }
 
@@ -130,8 +130,8 @@ impl Limits {
         let bytes = mib << 20;
         Self {
             spans: bytes / 2 / 36,
-            recent: (bytes / 4 / 250).min(200_000),
-            tags: bytes / 4 / 400,
+            recent: (bytes / 4 / 300).min(200_000),
+            tags: bytes / 4 / 500,
         }
     }
 }

@@ -224,6 +224,8 @@ impl Reader<'_> {
             if self.looked_at.elapsed() >= LOOK_EVERY {
                 self.look()?;
             }
+            // In a backlog there is always a message.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }
