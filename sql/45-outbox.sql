@@ -146,3 +146,32 @@ COMMENT ON FUNCTION idgen.drop_audit_day(date, integer) IS
 'Daemon: drop the table of a day of events, if all of this holds: it ended keep_days (7 or more) ago, it is sealed, everything of it was handed on, and the archive vouches for it row for row. NULL: it is gone. Else what keeps it: young, open, unpublished, archive (with the reason), or locked: somebody uses the tables at this moment, who is never made to wait. Error: 22023 keep_days.';
 
 REVOKE ALL ON FUNCTION idgen.drop_audit_day(date, integer) FROM PUBLIC;
+
+CREATE FUNCTION idgen.index_audit_day()
+RETURNS date
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET lock_timeout = '500ms'
+AS $$
+DECLARE
+    found record;
+BEGIN
+    SELECT d.day, l.leaf INTO found
+      FROM idgen.audit_day d
+      JOIN idgen.audit_leaves() l ON l.from_s = extract(epoch FROM d.day)::bigint
+     WHERE d.sealed_at IS NOT NULL
+       AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                        WHERE i.indrelid = format('idgen.%I', l.leaf)::regclass AND c.relname = concat(l.leaf, '_ids'))
+     ORDER BY d.day DESC LIMIT 1;
+    IF found.day IS NULL THEN
+        RETURN NULL;
+    END IF;
+    -- Nothing is written to it any more, so nobody is held up, and marks have never paid for this index.
+    EXECUTE format('CREATE INDEX %I ON idgen.%I (space_id, tag, lo, hi) WHERE kind = %L', concat(found.leaf, '_ids'), found.leaf, 'segment.grant');
+    RETURN found.day;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION idgen.index_audit_day() IS
+'Daemon: give the newest sealed day of events that has none an index on the ids of its grants, for idgenctl whois. Returns the day; NULL: every one has it, or one is locked right now and has to wait for the next call.';
+REVOKE ALL ON FUNCTION idgen.index_audit_day() FROM PUBLIC;

@@ -231,6 +231,7 @@ BEGIN
             idgen.event_digest(date),
             idgen.archive_gate(date),
             idgen.drop_audit_day(date, integer),
+            idgen.index_audit_day(),
             idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint),
             idgen.duplicate_key_counts(),
             idgen.audit_settle(text, text)

@@ -161,6 +161,15 @@ fn fill_tables(client: &mut Client, per_day: i64) {
              SELECT 't' || n, 'postgres', 1, 4000000000, 9000000000000, {STEP}, {STEP} FROM generate_series(0, {TAGS} - 1) n"
         ),
     );
+    // As a daemon does with days that are over; those of the last two days are open.
+    sql::run(
+        client,
+        &format!(
+            "INSERT INTO idgen.audit_day (day, fence_tx, sealed_at)
+             SELECT (to_timestamp({BEGINS_S}) AT TIME ZONE 'UTC')::date + n, '1', now() FROM generate_series(0, {DAYS} - 3) n"
+        ),
+    );
+    while value::<Option<String>>(client, "SELECT idgen.index_audit_day()::text").is_some() {}
     sql::run(client, "VACUUM ANALYZE idgen.audit_event");
     eprintln!("the tables are filled: {} s", begun.elapsed().as_secs());
 }

@@ -35,6 +35,7 @@ TRUNCATE idgen.lease_event;
 BEGIN; INSERT INTO idgen.lease (kind, identity, generation, ceiling_ms, revision) VALUES ('worker', 9, 1, 1, 1); ROLLBACK;
 SELECT idgen.seal_key_count();
 SELECT count(*) >= 0 AS leaves, idgen.drop_audit_day('2000-01-01', 90) AS kept_by FROM idgen.audit_leaves();
+SELECT idgen.index_audit_day() AS indexed;
 SELECT idgen.register_format('reached', '2020-01-01+00', 41, 10, 12) AS format, (SELECT count(*) FROM idgen.formats WHERE name = 'reached') AS formats;
 -- Silent, because it makes less on later majors and says so.
 SET client_min_messages = error;

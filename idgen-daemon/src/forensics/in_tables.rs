@@ -27,8 +27,8 @@ macro_rules! event_columns {
     };
 }
 
-/// Grants, through the index of each day on them: ranges that begin at most so many ids before. A refill is never larger; what
-/// is drawn in bulk may be.
+/// Grants, through the index that sealed days have on them (`idgen.index_audit_day`): ranges that begin at most so many ids
+/// before. A refill is never larger; what is drawn in bulk may be.
 const NEAR: &str = concat!(
     "SELECT ",
     event_columns!(),

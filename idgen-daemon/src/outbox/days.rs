@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 const PERIOD_MS: u64 = 60_000;
 /// Tables that are dropped in one look: each takes a lock for a moment.
 const DROPS_AT_ONCE: usize = 5;
+/// Days that are given an index in one look.
+const INDEXES_AT_ONCE: usize = 20;
 /// Before it is dropped all rows of a day are read, and compared with what the archive has.
 const DROP_LIMIT: Duration = Duration::from_secs(600);
 
@@ -44,6 +46,8 @@ const SEAL: &str = "
      WHERE day = (to_timestamp($1) AT TIME ZONE 'UTC')::date AND sealed_at IS NULL";
 
 const DROP: &str = "SELECT idgen.drop_audit_day((to_timestamp($1) AT TIME ZONE 'UTC')::date, $2)";
+
+const INDEX: &str = "SELECT idgen.index_audit_day()::text";
 
 /// See the module.
 pub(super) struct Days {
@@ -130,7 +134,29 @@ impl Days {
                 );
             }
         }
+        self.index_sealed(way).await?;
         self.drop_old(way, &looked).await
+    }
+
+    /// Days that nobody writes to any more get an index on the ids of their grants.
+    async fn index_sealed(&self, way: &Way) -> Result<()> {
+        let session = way.open(DROP_LIMIT).await?;
+        for _ in 0..INDEXES_AT_ONCE {
+            let rows = session.rows_typed(INDEX, &[]).await.map_err(retry)?;
+            let day = rows
+                .first()
+                .map(|row| column::<Option<String>>(row, 0))
+                .transpose()?;
+            let Some(day) = day.flatten() else {
+                break;
+            };
+            tracing::debug!(
+                database = self.database,
+                day,
+                "outbox: the ids of a day have an index"
+            );
+        }
+        Ok(())
     }
 
     fn tell_ahead(&mut self, looked: &Looked) {

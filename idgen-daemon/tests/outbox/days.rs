@@ -154,6 +154,14 @@ fn a32_a33_the_daemon_looks_after_days() {
     let sealed = format!("SELECT sealed_at IS NOT NULL FROM idgen.audit_day WHERE day = '{day}'");
     let first = DaemonOptions::new(&server).start();
     eventually_true(PATIENCE, "the day is sealed", || value(&mut client, &sealed));
+    eventually_true(PATIENCE, "and has an index on its ids", || {
+        value(
+            &mut client,
+            "SELECT EXISTS (SELECT FROM pg_indexes WHERE schemaname = 'idgen' AND indexname = 'any_name_ids')",
+        )
+    });
+    let again: Option<String> = value(&mut client, "SELECT idgen.index_audit_day()::text");
+    assert_eq!(again, None, "every sealed day has one");
     first.wait_log(&["tables for 1 days after today"]);
     first.terminate();
     let mut second = DaemonOptions::new(&server).start();

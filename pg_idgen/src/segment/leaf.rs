@@ -205,11 +205,6 @@ fn make(client: &mut SpiClient<'_>, leaf: &Leaf) -> Result<()> {
         ),
         format!("CREATE INDEX {name}_queue ON idgen.{name} (event_id) WHERE NOT published"),
         format!("CREATE INDEX {name}_tag ON idgen.{name} (space_id, tag, tag_seq)"),
-        // For whoever asks which grant an id is of, and for audits, which go through them in the order of the ids.
-        format!(
-            "CREATE INDEX {name}_ids ON idgen.{name} (space_id, tag, lo, hi) INCLUDE (event_id)
-              WHERE kind = 'segment.grant'"
-        ),
         format!(
             "ALTER TABLE idgen.audit_event ATTACH PARTITION idgen.{name}
              FOR VALUES FROM ('{from} 00:00:00+00') TO ('{to} 00:00:00+00')"
