@@ -75,12 +75,30 @@ fn errors_of_many_sessions_add_up_exactly_and_a_crash_restart_forgets_them() {
     );
     assert_eq!(all, 6 * ours, "two constraints, of this database");
 
+    // What else the server has counted for itself is told with them.
+    sql::run(&mut client, "SET idgen.lease_wait_ms = 0");
+    sql::refusal(&mut client, "SELECT idgen_snowflake()", "IG001");
+    sql::run(
+        &mut client,
+        "SELECT idgen_segment('orders') FROM generate_series(1, 5)",
+    );
     let mut daemon = Daemon::start(&server);
     for (database, errors) in [("postgres", 3 * ours), ("other", ours)] {
         let told = eventually(PATIENCE, "the daemon tells of it", || {
             shown(&mut daemon, database)
         });
         assert_eq!(told, errors.to_string(), "{database}");
+    }
+    let (_, text) = daemon.get("/metrics").expect("metrics");
+    for line in [
+        "idgen_ids_issued_total 5",
+        "idgen_mint_refusals_total{cause=\"no_lease\",fault=\"service\",sqlstate=\"IG001\"} 1",
+        "idgen_duplicate_key_errors_other_total 0",
+    ] {
+        assert!(
+            text.lines().any(|have| have == line),
+            "{line} is missing in\n{text}"
+        );
     }
     daemon.terminate();
 
