@@ -232,6 +232,7 @@ BEGIN
             idgen.archive_gate(date),
             idgen.drop_audit_day(date, integer),
             idgen.index_audit_day(),
+            idgen.pass_over(uuid, text, bigint),
             idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint),
             idgen.duplicate_key_counts(),
             idgen.audit_settle(text, text)

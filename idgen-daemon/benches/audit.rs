@@ -233,6 +233,7 @@ fn audit(server: &Server) -> (String, u64, i64) {
         primary: url.clone(),
         connect_timeout: Duration::from_secs(10),
         config,
+        archive: None,
         metrics: None,
     };
     let ended = runtime.block_on(async {

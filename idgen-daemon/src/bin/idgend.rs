@@ -462,6 +462,7 @@ fn spawn_audits(
     let nightly = NightlyAudit::new(NightlySetup {
         postgres: config.postgres.clone(),
         audit: wanted,
+        archive: config.archive.as_ref().map(|archive| archive.place.clone()),
         holder: Holder {
             instance: Uuid::from_u128(holder.instance.0),
             name: holder.name.clone(),

@@ -88,6 +88,7 @@ pub async fn run_now(
             primary: config.postgres.url.clone(),
             connect_timeout: config.postgres.connect_timeout,
             config: audit.clone(),
+            archive: config.archive.as_ref().map(|archive| archive.place.clone()),
             metrics: None,
             database: name,
         };

@@ -10,6 +10,8 @@
 mod kit;
 
 #[cfg(test)]
+mod failover;
+#[cfg(test)]
 mod nightly;
 #[cfg(test)]
 mod nightly_scene;

@@ -11,7 +11,7 @@ pub use self::daily::check_daily;
 pub use self::walk::{Walked, chains, walk};
 
 use self::table::{Databases, TableDay};
-use super::commit::{FileEntry, daily_key, digest_text, is_as_written};
+use super::commit::{Commit, FileEntry, commit_key, daily_key, digest_text, is_as_written};
 use super::index::{self, Gathered};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::Opened;
@@ -239,6 +239,43 @@ async fn read_day<O: Objects>(
         events.dedup();
     }
     Ok((heads, found))
+}
+
+/// The files of some days, as the chains name them.
+pub(crate) struct FilesOf {
+    /// Each file, and its day.
+    pub files: Vec<(Day, FileEntry)>,
+    /// What is wrong with the chains.
+    pub problems: Vec<String>,
+    /// When the archive was begun, Unix microseconds; none: it has nothing.
+    pub began_us: Option<i64>,
+}
+
+/// The files of the days from `first` to `last`.
+pub(crate) async fn files_of<O: Objects>(objects: &O, first: Day, last: Day) -> Result<FilesOf> {
+    let known = checkpoint_of(objects, first).await?;
+    let mut found = FilesOf {
+        files: Vec::new(),
+        problems: Vec::new(),
+        began_us: None,
+    };
+    for chain in chains(objects).await? {
+        let from = known.iter().find(|head| head.chain == chain);
+        let walked = walk(objects, &chain, from, &|_| {}).await?;
+        found.problems.extend(walked.problem);
+        let of_days = walked.commits.into_iter().flat_map(|commit| commit.files);
+        found.files.extend(of_days.filter_map(|file| {
+            let (day, _) = file.place()?;
+            (first..=last).contains(&day).then_some((day, file))
+        }));
+        if let Ok(bytes) = objects.get(&commit_key(&chain, 1)).await
+            && let Ok(commit) = Commit::parse(&bytes)
+            && let Some(us) = parse_us(&commit.created_at)
+        {
+            found.began_us = Some(found.began_us.map_or(us, |began| began.min(us)));
+        }
+    }
+    Ok(found)
 }
 
 /// An event that the table has and the archive has not.

@@ -6,6 +6,7 @@
 //!      fence.rs   has the replica what the primary had?
 //!      sweep.rs   reads (reader.rs), and looks closely at what does not go on from what came before
 //!      prove.rs   that nothing was left out
+//!      reconcile.rs  the archive against the database
 //!    ledger.rs  idgen.audit_run and idgen.audit_frontier, under the lease `audit`
 //! ```
 
@@ -14,6 +15,7 @@ mod halt;
 mod ledger;
 mod prove;
 mod reader;
+mod reconcile;
 mod run;
 mod server;
 mod sweep;

@@ -43,7 +43,7 @@ const ANOTHER_WAY: &str = "
 /// A tag that the primary had before the fence.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    source: Uuid,
+    pub(super) source: Uuid,
     space: Uuid,
     tag: String,
     tag_seq: i64,
@@ -91,11 +91,11 @@ pub struct Proof {
 }
 
 impl Proof {
-    fn doubts(&mut self, why: String) {
+    pub(super) fn doubts(&mut self, why: String) {
         self.doubt.get_or_insert(why);
     }
 
-    fn add(&mut self, finding: Finding) {
+    pub(super) fn add(&mut self, finding: Finding) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
         }

@@ -5,8 +5,9 @@ use super::halt::Halt;
 use super::ledger::{Axes, Ledger, Progress, Run, Verdict, kind_of};
 use super::prove::{Evidence, Proof, list, prove};
 use super::reader::Reader;
+use super::reconcile::{Sides, reconcile};
 use super::sweep::{Told, read};
-use crate::config::AuditConfig;
+use crate::config::{ArchivePlace, AuditConfig};
 use crate::lease::host_clock;
 use crate::metrics::NightlyMetrics;
 use crate::postgres::PostgresUrl;
@@ -30,6 +31,8 @@ pub struct Site {
     pub connect_timeout: Duration,
     /// What was configured.
     pub config: AuditConfig,
+    /// Where events are archived; none: nowhere.
+    pub archive: Option<ArchivePlace>,
     /// What is counted; none: nobody looks.
     pub metrics: Option<NightlyMetrics>,
 }
@@ -154,8 +157,23 @@ async fn look(ledger: &mut Ledger, site: &Site, run: &mut Run, told: Told<'_>) -
         before: &before,
         now_us,
     };
-    let proof = prove(ledger, &mut reader, run, evidence).await?;
+    let mut proof = prove(ledger, &mut reader, run, evidence).await?;
     ledger.save(run, &mut axes).await?;
+    if let Some(place) = &site.archive {
+        let streams = axes
+            .values()
+            .flat_map(|tags| tags.values())
+            .flat_map(|axis| axis.streams());
+        let sources = streams.map(|(source, _)| *source);
+        let sides = Sides {
+            place,
+            leaves: &leaves,
+            from_s: run.progress.from_s,
+            now_s: now_us / 1_000_000,
+            sources: sources.chain(listed.iter().map(|one| one.source)).collect(),
+        };
+        reconcile(ledger, &mut reader, sides, &mut proof).await?;
+    }
     Ok(proof)
 }
 

@@ -5,7 +5,7 @@ use super::ledger::Ledger;
 use super::run::{Site, run};
 use crate::authority::Open;
 use crate::complaint::Complaint;
-use crate::config::{AuditConfig, PostgresConfig};
+use crate::config::{ArchivePlace, AuditConfig, PostgresConfig};
 use crate::each_database::EachDatabase;
 use crate::error::{Error, Result};
 use crate::metrics::{AuditMetrics, NightlyMetrics};
@@ -45,6 +45,8 @@ pub struct NightlySetup {
     pub postgres: PostgresConfig,
     /// What was configured.
     pub audit: AuditConfig,
+    /// Where events are archived; none: nowhere.
+    pub archive: Option<ArchivePlace>,
     /// Who we are.
     pub holder: Holder,
     /// What is counted.
@@ -94,6 +96,7 @@ impl NightlyAudit {
                     primary: setup.postgres.url.clone(),
                     connect_timeout: setup.postgres.connect_timeout,
                     config: setup.audit.clone(),
+                    archive: setup.archive.clone(),
                     metrics: Some(metrics.clone()),
                     database,
                 };

@@ -99,7 +99,7 @@ fn span(row: &Row, at: usize) -> Result<Option<Span>, Halt> {
     })
 }
 
-fn moment(seconds: i64) -> SystemTime {
+pub(super) fn moment(seconds: i64) -> SystemTime {
     let since = Duration::from_secs(seconds.unsigned_abs());
     if seconds < 0 {
         SystemTime::UNIX_EPOCH - since
