@@ -288,6 +288,15 @@ fn what_the_log_itself_has_lost_is_no_finding_and_degrades_the_tags_that_lost_so
             ..
         }]
     ));
+    // Cut once more, it knows that it was cut before.
+    log.probe.cut(PARTITION);
+    assert!(matches!(
+        log.tell(A, 9, (81, 90))[..],
+        [Alarm::Missing {
+            out_of_sight: true,
+            ..
+        }]
+    ));
 }
 
 #[test]
