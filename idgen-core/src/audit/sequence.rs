@@ -114,6 +114,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_lies_below_the_last() {
+        let missing = |lo, hi| {
+            let mut ranges = Ranges::new();
+            ranges.insert(Span::new(lo, hi).unwrap());
+            ranges
+        };
+        let mut stream = Sequence::with(7, missing(2, 3)).unwrap();
+        assert_eq!(
+            (stream.see(3), stream.see(4), stream.see(8)),
+            (Seen::Late, Seen::Copy, Seen::New)
+        );
+        for (last, missing) in [
+            (7, missing(7, 7)),
+            (7, missing(0, 1)),
+            (7, missing(3, 9)),
+            (-1, Ranges::new()),
+        ] {
+            assert_eq!(Sequence::with(last, missing.clone()), None, "{last} {missing:?}");
+        }
+    }
+
+    #[test]
     fn a_stream_may_be_known_up_to_somewhere() {
         let mut stream = Sequence::after(7);
         assert_eq!((stream.see(7), stream.see(8)), (Seen::Copy, Seen::New));
