@@ -226,17 +226,22 @@ mod tests {
         assert!(next.is_suspect(), "below what was known");
     }
 
+    /// As a rule nothing is wrong, so that each thing is met without the others.
+    fn seldom() -> impl Strategy<Value = i64> {
+        prop_oneof![30 => Just(0_i64), 1 => Just(1_i64), 1 => Just(2_i64)]
+    }
+
     proptest! {
         /// Whatever is wrong with a history makes it suspect; the index and the set of numbers say what is wrong.
         #[test]
         fn a_history_with_anything_wrong_is_never_taken_for_good(
-            events in prop::collection::vec((0..3_i64, 0..4_i64, 1..6_i64), 1..40)
+            events in prop::collection::vec((seldom(), seldom(), 1..6_i64), 1..40)
         ) {
             let (mut axis, mut index, mut numbers) = (Axis::new(), Ranges::new(), BTreeSet::new());
             let (mut seq, mut next, mut is_wrong) = (0_i64, 1_i64, false);
             for (skip, back, ids) in events {
                 seq += if skip == 2 { 2 } else { 1 - skip };
-                let lo = if back == 3 { next - 1 } else { next };
+                let lo = if back == 2 { next - 1 } else { next };
                 let grant = Span::new(lo, lo + ids).unwrap();
                 next = lo + ids + 1;
                 is_wrong |= !index.insert(grant).is_empty() || !numbers.insert(seq) || seq < 1;
