@@ -117,10 +117,15 @@ impl Databases {
     }
 
     /// Events that are about an id of a tag, or of any.
-    pub(super) async fn grants(&self, id: i64, tag: Option<&str>, looked: &mut Vec<Looked>) -> Vec<Range> {
+    pub(super) async fn grants(
+        &self,
+        sought: (i64, Option<&str>),
+        whole: bool,
+        looked: &mut Vec<Looked>,
+    ) -> Vec<Range> {
         let mut found = Vec::new();
         for (database, session) in self.each() {
-            let (outcome, failed) = match grants_of(session, (id, tag), database).await {
+            let (outcome, failed) = match grants_of(session, sought, whole, database).await {
                 Ok(ranges) if ranges.is_empty() => ("no event is about it".to_owned(), false),
                 Ok(ranges) => {
                     let outcome = format!("{} events are about it", ranges.len());
@@ -229,8 +234,14 @@ async fn open_in(session: &Session, text: &str, prefix: &str) -> std::result::Re
     Ok(session.row(&sql, &[&text, &prefix]).await?.get(0))
 }
 
-async fn grants_of(session: &Session, (id, tag): (i64, Option<&str>), database: &str) -> Result<Vec<Range>> {
-    for sql in [NEAR, ANYWHERE] {
+async fn grants_of(
+    session: &Session,
+    (id, tag): (i64, Option<&str>),
+    whole: bool,
+    database: &str,
+) -> Result<Vec<Range>> {
+    let ways = if whole { &[ANYWHERE][..] } else { &[NEAR, ANYWHERE] };
+    for sql in ways.iter().copied() {
         let rows = session
             .rows(sql, &[&id, &tag])
             .await

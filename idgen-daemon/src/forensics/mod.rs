@@ -39,7 +39,7 @@ pub struct WhoisWish {
     pub tag: Option<String>,
     /// It is a snowflake of this format.
     pub format: Option<String>,
-    /// Look into all files of the archive, and not only into those that an index names.
+    /// Look at every event of the tables and of the archive, and not only where an index leads: then a second grant is found too.
     pub whole: bool,
 }
 
@@ -241,6 +241,11 @@ impl Range {
     fn is_grant(&self) -> bool {
         self.event == "segment.grant"
     }
+
+    /// What makes it this event: a database that has lost commits gives a number again.
+    fn key(&self) -> (String, i64, String) {
+        (self.source.clone(), self.event_id, self.at.clone())
+    }
 }
 
 fn show_ms(at: UnixMs) -> String {
@@ -403,15 +408,18 @@ impl Looking<'_> {
         }
     }
 
+    /// Postgres first; the archive where that knows of no grant, or where everything is to be read.
     async fn grants(&mut self, id: i64) -> Result<Vec<Range>> {
-        let tag = self.wish.tag.as_deref();
-        let found = self.databases.grants(id, tag, &mut self.looked).await;
+        let (tag, whole) = (self.wish.tag.as_deref(), self.wish.whole);
+        let mut found = self.databases.grants((id, tag), whole, &mut self.looked).await;
         #[cfg(feature = "outbox")]
-        if !found.iter().any(Range::is_grant)
+        if (whole || !found.iter().any(Range::is_grant))
             && let Some(archive) = in_archive::Search::open(self.config).await
         {
-            let there = archive.grants(id, tag, self.wish.whole).await;
-            return Ok(self.take(there).unwrap_or(found));
+            let there = archive.grants(id, tag, whole).await;
+            let known: BTreeSet<_> = found.iter().map(Range::key).collect();
+            let there = self.take(there).unwrap_or_default();
+            found.extend(there.into_iter().filter(|range| !known.contains(&range.key())));
         }
         Ok(found)
     }

@@ -59,8 +59,11 @@ fn tables(client: &mut Client) {
          CREATE UNIQUE INDEX ON parted_2 (id);
          INSERT INTO parted VALUES (1, '2026-01-05'), (2, '2026-01-05'), (2, '2026-02-05');
          CREATE TABLE guarded (id bigint PRIMARY KEY);
+         CREATE TABLE elder (id bigint PRIMARY KEY);
+         CREATE TABLE heir () INHERITS (elder);
+         INSERT INTO elder VALUES (1), (2); INSERT INTO heir VALUES (2), (3);
          GRANT USAGE ON SCHEMA \"Odd\" TO idgend;
-         GRANT SELECT ON indexed, plain, \"Odd\".\"My Table\", parted, guarded TO idgend",
+         GRANT SELECT ON indexed, plain, \"Odd\".\"My Table\", parted, guarded, elder TO idgend",
     );
 }
 
@@ -112,6 +115,8 @@ fn duplicates_are_found_with_an_index_and_without_one_and_of_any_type() {
     // Each partition guards itself, and nobody both.
     let (code, said) = told(&scene, &["public.parted", "--column", "id"]);
     assert_eq!((code, values(&said)), (Some(3), pairs(&[("2", 2)])), "{said}");
+    let (code, said) = told(&scene, &["public.elder", "--column", "id"]);
+    assert_eq!((code, values(&said)), (Some(3), pairs(&[("2", 2)])), "{said}");
     let (code, said) = told(&scene, &["public.guarded", "--column", "id"]);
     assert_eq!((code, &said["verdict"]), (Some(0), &"PASS".into()), "{said}");
     assert!(
@@ -135,7 +140,9 @@ fn what_was_stopped_goes_on_where_it_was() {
     let mut client = scene.client();
     tables(&mut client);
     let stopped = "INSERT INTO idgen.audit_run (kind, holder_name, progress, findings)
-                   VALUES ('table', 'idgenctl of e2e', '{\"relation\": \"public.indexed\", \"column\": \"id\", \"after\": \"3\"}', 1)
+                   SELECT 'table', 'idgenctl of e2e', jsonb_build_object('relation', 'public.indexed', 'column', 'id', 'after', '3',
+                          'identity', concat(oid, '/', pg_relation_filenode(oid))), 1
+                     FROM pg_class WHERE oid = 'public.indexed'::regclass
                    RETURNING run_id";
     let run: i64 = sql::value(&mut client, stopped);
     let (code, said) = told(&scene, &["public.indexed", "--column", "id", "--page", "2"]);
@@ -158,11 +165,28 @@ fn what_was_stopped_goes_on_where_it_was() {
         &format!("SELECT verdict || ': ' || reason FROM idgen.audit_run WHERE run_id = {run}"),
     );
     assert!(before.starts_with("INCONCLUSIVE: begun anew"), "{before}");
+    // Behind where it was there is another table now.
+    let run: i64 = sql::value(&mut client, stopped);
+    sql::run(
+        &mut client,
+        "BEGIN; CREATE TABLE copy AS TABLE indexed; TRUNCATE indexed; INSERT INTO indexed TABLE copy; COMMIT",
+    );
+    let (_, said) = told(&scene, &["public.indexed", "--column", "id"]);
+    assert_eq!(
+        (values(&said).len(), &said["resumed"]),
+        (3, &false.into()),
+        "{said}"
+    );
+    let before: String = sql::value(
+        &mut client,
+        &format!("SELECT reason FROM idgen.audit_run WHERE run_id = {run}"),
+    );
+    assert!(before.contains("emptied"), "{before}");
     // Of another column it is no business.
     sql::run(
         &mut client,
         &stopped
-            .replace("\"after\": \"3\"", "\"part\": [0, 1]")
+            .replace("'after', '3'", "'part', jsonb_build_array(0, 1)")
             .replace("indexed", "plain"),
     );
     let (_, said) = told(&scene, &["public.plain", "--column", "what"]);

@@ -219,6 +219,19 @@ fn a_value_of_a_segment_is_traced_to_its_grant_and_one_that_was_granted_twice_is
         told(&daemon, "whois", &[&hi.to_string(), "--tag", "orders"]).0,
         Some(0)
     );
+    // A small range within it, behind our back: that is what is near, and everything shows both.
+    sql::run(
+        &mut client,
+        &format!(
+            "INSERT INTO idgen.audit_event (source_id, kind, space_id, tag, tag_seq, lo, hi)
+             SELECT source_id, 'segment.grant', space_id, 'orders', 5000, {hi}, {hi} FROM idgen.space"
+        ),
+    );
+    for (more, code) in [(&[][..], 0), (&["--whole"], 3)] {
+        let id = hi.to_string();
+        let args = [&[id.as_str(), "--tag", "orders"], more].concat();
+        assert_eq!(told(&daemon, "whois", &args).0, Some(code), "{more:?}");
+    }
 }
 
 #[test]

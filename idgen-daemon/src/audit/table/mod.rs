@@ -27,15 +27,19 @@ const LOOK: &str = "
     SELECT c.oid::int8, c.relkind::text, n.nspname || '.' || c.relname, a.attname::text,
            format('%I.%I', n.nspname, c.relname), quote_ident(a.attname), format_type(a.atttypid, a.atttypmod),
            row_security_active(c.oid), a.attnum::int2,
-           coalesce((SELECT nullif(sum(pg_table_size(t.relid)), 0) FROM pg_partition_tree(c.oid) t), pg_table_size(c.oid))::int8
+           coalesce((SELECT nullif(sum(pg_table_size(t.relid)), 0) FROM pg_partition_tree(c.oid) t), pg_table_size(c.oid))::int8,
+           concat(c.oid, '/', pg_relation_filenode(c.oid))
       FROM pg_class c
       JOIN pg_namespace n ON n.oid = c.relnamespace
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped
      WHERE c.oid = to_regclass($1)";
-/// Its indexes of all rows that begin with it: the unique ones of it alone first.
+/// Its indexes of all rows that begin with it: first those that refuse duplicates, which are unique and of it alone. That of a table
+/// with heirs says nothing of theirs.
 const INDEXES: &str = "
     SELECT x.relname::text, i.indisunique AND i.indnkeyatts = 1
-      FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+           AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid))
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+      JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
      WHERE i.indrelid = $1::int8::oid AND i.indkey[0] = $2 AND i.indisvalid AND i.indpred IS NULL AND m.amname = 'btree'
      ORDER BY 2 DESC, 1";
 
@@ -88,6 +92,8 @@ struct Column {
     quoted: String,
     type_name: String,
     bytes: i64,
+    /// Another one when the table was made anew, emptied or rewritten.
+    identity: String,
 }
 
 fn failed(error: &PgError) -> Error {
@@ -161,7 +167,7 @@ async fn go(
     while let Some(found) = place.next(session, column).await? {
         let room = NAMED_MAX.saturating_sub(audit.values.len());
         run.found(session, column, &found, room).await?;
-        audit.values.extend(found.into_iter().take(room));
+        audit.values.extend(found.named.into_iter().take(room));
         run.reached(session, &place).await?;
         told(place.done(), place.parts_in_all());
     }
@@ -207,6 +213,7 @@ fn column_of(row: &Row) -> Result<Column> {
         type_name: column(row, 6)?,
         number: column(row, 8)?,
         bytes: column(row, 9)?,
+        identity: column(row, 10)?,
     })
 }
 

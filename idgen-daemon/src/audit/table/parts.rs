@@ -1,6 +1,6 @@
 //! The pages of an index, or the parts of all values.
 
-use super::{Column, failed};
+use super::{Column, NAMED_MAX, failed};
 use crate::error::Result;
 use crate::postgres::{Session, column};
 use serde::Serialize;
@@ -18,6 +18,15 @@ pub struct Twice {
     pub value: String,
     /// So often.
     pub times: i64,
+}
+
+/// What a page or part has.
+#[derive(Debug, Default)]
+pub(super) struct FoundTwice {
+    /// The first of them: a table that was loaded twice has nothing else.
+    pub(super) named: Vec<Twice>,
+    /// All of them.
+    pub(super) count: u64,
 }
 
 /// Where it is.
@@ -76,7 +85,7 @@ impl Place {
     }
 
     /// What is there twice in the next page or part; `None`: it is over.
-    pub(super) async fn next(&mut self, session: &Session, of: &Column) -> Result<Option<Vec<Twice>>> {
+    pub(super) async fn next(&mut self, session: &Session, of: &Column) -> Result<Option<FoundTwice>> {
         match self {
             Self::Pages { is_over: true, .. } => Ok(None),
             Self::Pages {
@@ -106,7 +115,7 @@ async fn next_page(
     session: &Session,
     of: &Column,
     (after, page): (Option<&str>, i64),
-) -> Result<(Vec<Twice>, Option<String>)> {
+) -> Result<(FoundTwice, Option<String>)> {
     let Column {
         relation,
         quoted,
@@ -124,34 +133,42 @@ async fn next_page(
         .await
         .map_err(|error| failed(&error))?;
     let Some(row) = rows.first() else {
-        return Ok((Vec::new(), None));
+        return Ok((FoundTwice::default(), None));
     };
     let last: String = column(row, 0)?;
     params.push(&last);
-    let sql = format!(
-        "SELECT {quoted}::text, count(*) FROM {relation}
-          WHERE {quoted} <= ${}::text::{type_name} {behind}
-          GROUP BY {quoted} HAVING count(*) > 1 ORDER BY {quoted}",
-        params.len()
-    );
-    let rows = session
-        .rows(&sql, &params)
-        .await
-        .map_err(|error| failed(&error))?;
-    let found = rows.iter().map(twice).collect::<Result<_>>()?;
+    let rows = format!("{quoted} <= ${}::text::{type_name} {behind}", params.len());
+    let found = twice_in(session, of, &rows, &params).await?;
     Ok((found, Some(last)))
 }
 
-async fn next_part(session: &Session, of: &Column, (part, parts): (u64, u64)) -> Result<Vec<Twice>> {
-    let Column { relation, quoted, .. } = of;
-    let sql = format!(
-        "SELECT {quoted}::text, count(*) FROM {relation}
-          WHERE {quoted} IS NOT NULL AND hash_record_extended(ROW({quoted}), 0) & {} = {part}
-          GROUP BY {quoted} HAVING count(*) > 1 ORDER BY {quoted}",
+async fn next_part(session: &Session, of: &Column, (part, parts): (u64, u64)) -> Result<FoundTwice> {
+    let quoted = &of.quoted;
+    let rows = format!(
+        "{quoted} IS NOT NULL AND hash_record_extended(ROW({quoted}), 0) & {} = {part}",
         parts - 1
     );
-    let rows = session.rows(&sql, &[]).await.map_err(|error| failed(&error))?;
-    rows.iter().map(twice).collect()
+    twice_in(session, of, &rows, &[]).await
+}
+
+/// Values that are there more than once in these rows.
+async fn twice_in(
+    session: &Session,
+    of: &Column,
+    rows: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<FoundTwice> {
+    let Column { relation, quoted, .. } = of;
+    let sql = format!(
+        "SELECT {quoted}::text, count(*), count(*) OVER () FROM {relation} WHERE {rows}
+          GROUP BY {quoted} HAVING count(*) > 1 ORDER BY {quoted} LIMIT {NAMED_MAX}"
+    );
+    let rows = session.rows(&sql, params).await.map_err(|error| failed(&error))?;
+    let count = rows.first().map(|row| column::<i64>(row, 2)).transpose()?;
+    Ok(FoundTwice {
+        named: rows.iter().map(twice).collect::<Result<_>>()?,
+        count: count.unwrap_or_default().unsigned_abs(),
+    })
 }
 
 fn twice(row: &tokio_postgres::Row) -> Result<Twice> {

@@ -1,6 +1,6 @@
 //! A run over a column, in `idgen.audit_run`: where it is, what it has found.
 
-use super::parts::{Place, Twice};
+use super::parts::{FoundTwice, Place, Twice};
 use super::{Column, failed};
 use crate::audit::finding::{self, Finding, FindingKind, FoundBy, Issuer};
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Whoever audits a column holds this as long as the session lives; the number is of nothing else of ours.
 const LOCK: &str = "SELECT pg_try_advisory_lock(1768187239, hashint8($1::int8 * 65536 + $2::int8))";
 const OPEN: &str = "
-    SELECT run_id, progress::text, findings FROM idgen.audit_run
+    SELECT run_id, progress::text, findings, began_at > clock_timestamp() - interval '1 day' FROM idgen.audit_run
      WHERE kind = 'table' AND verdict IS NULL AND progress ->> 'relation' = $1 AND progress ->> 'column' = $2
      ORDER BY run_id DESC LIMIT 1";
 const BEGIN: &str = "
@@ -25,6 +25,8 @@ const END: &str =
 struct Progress {
     relation: String,
     column: String,
+    #[serde(default)]
+    identity: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<String>,
     /// The next one, and how many there are.
@@ -42,7 +44,13 @@ pub(super) struct Run {
     pub(super) duplicates: u64,
     relation: String,
     column: String,
+    identity: String,
 }
+
+/// Rows may have come behind where it was.
+const OLD: &str = "it was begun more than a day ago";
+const ANOTHER: &str = "the table was emptied, rewritten or made anew meanwhile";
+const ANEW: &str = "begun anew before it had ended";
 
 impl Run {
     /// `None`: another session is at it.
@@ -63,16 +71,21 @@ impl Run {
             duplicates: 0,
             relation: of.name.clone(),
             column: of.column.clone(),
+            identity: of.identity.clone(),
         };
         let open = session.rows(OPEN, &[&run.relation, &run.column]).await;
         for row in open.map_err(|error| failed(&error))? {
             run.id = column(&row, 0)?;
-            if anew {
-                run.write_end(session, "INCONCLUSIVE", Some("begun anew before it had ended"))
-                    .await?;
+            let progress: Progress = serde_json::from_str(column(&row, 1)?).unwrap_or_default();
+            let why_not = match (anew, column::<bool>(&row, 3)?) {
+                (true, _) => Some(ANEW),
+                (false, false) => Some(OLD),
+                (false, true) => (progress.identity != run.identity).then_some(ANOTHER),
+            };
+            if why_not.is_some() {
+                run.write_end(session, "INCONCLUSIVE", why_not).await?;
                 continue;
             }
-            let progress: Progress = serde_json::from_str(column(&row, 1)?).unwrap_or_default();
             (run.after, run.part) = (progress.after, progress.part);
             run.duplicates = column::<i64>(&row, 2)?.unsigned_abs();
             run.is_resumed = true;
@@ -87,6 +100,7 @@ impl Run {
         let progress = Progress {
             relation: self.relation.clone(),
             column: self.column.clone(),
+            identity: self.identity.clone(),
             after: self.after.clone(),
             part: self.part,
         };
@@ -98,13 +112,13 @@ impl Run {
         &mut self,
         session: &Session,
         of: &Column,
-        found: &[Twice],
+        found: &FoundTwice,
         named: usize,
     ) -> Result<()> {
-        for twice in found.iter().take(named) {
+        for twice in found.named.iter().take(named) {
             finding::record(session, &finding_of(of, twice), FoundBy::Table, Some(self.id)).await?;
         }
-        self.duplicates += found.len() as u64;
+        self.duplicates += found.count;
         Ok(())
     }
 

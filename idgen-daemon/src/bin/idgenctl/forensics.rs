@@ -25,7 +25,7 @@ pub struct WhoisArguments {
     /// It is a snowflake of this format; without it those of the cell are tried.
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
-    /// Look into every file of the archive, and not only into those that an index names.
+    /// Look at every event of the tables and of the archive, and not only where an index leads: then a second grant is found too.
     #[arg(long)]
     whole: bool,
 }
