@@ -276,14 +276,14 @@ fn advice(kind: &str, tag: &str) -> String {
              idgenctl audit close"
         ),
         "not_in_database" => format!(
-            "the database has lost this grant in a failover, and its ids may be in use. {freeze}; then look for ids that were \
-             granted twice since"
+            "the database has lost this grant in a failover, and its ids may be in use. The tag goes on above it already; where the \
+             finding does not say so: {freeze}. Then look for ids that were granted twice since"
         ),
         "not_in_archive" => "idgenctl archive verify DATE, then idgenctl archive backfill DATE: the topic has lost it".to_owned(),
         "missing" => "somebody has removed events, or the database was damaged: compare with the archive (idgenctl archive cat DATE)".to_owned(),
         "rewritten" => "somebody has changed an event: find out who may write to idgen.audit_event; the archive has the event as it was".to_owned(),
         "malformed" => "somebody has written an event that the extension does not write: find out who may write to idgen.audit_event".to_owned(),
-        "lease_overlap" => "two servers may have minted the same ids: compare both windows (idgenctl events show), and fence one of them".to_owned(),
+        "lease_overlap" => "two servers may have minted the same ids: compare both windows (idgenctl events list --identity), and fence one of them".to_owned(),
         "duplicate" => "renumber one of the rows, and make the index unique (idgen.lint has the SQL)".to_owned(),
         _ => String::new(),
     }

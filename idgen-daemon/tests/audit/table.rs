@@ -130,6 +130,17 @@ fn duplicates_are_found_with_an_index_and_without_one_and_of_any_type() {
     );
     let (code, said) = told(&scene, &["public.plain", "--column", "id"]);
     assert_eq!((code, &said["verdict"]), (Some(0), &"PASS".into()), "{said}");
+    // What somebody has dealt with is no finding any more, as long as there is nothing else.
+    sql::run(
+        &mut client,
+        "SELECT idgen.audit_close(finding_id, 'these are meant so') FROM idgen.audit_finding WHERE tag = 'public.parted.id'",
+    );
+    let (code, said) = told(&scene, &["public.parted", "--column", "id"]);
+    assert_eq!(
+        (code, &said["closed"], &said["duplicates"]),
+        (Some(0), &1.into(), &1.into()),
+        "{said}"
+    );
     let text = ask(&scene, &["public.indexed", "--column", "id"]).stdout;
     assert!(text.contains("3 values are there more than once"), "{text}");
 }

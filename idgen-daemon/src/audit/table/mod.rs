@@ -71,8 +71,10 @@ pub struct TableAudit {
     pub resumed: bool,
     /// PASS or FINDING.
     pub verdict: String,
-    /// Values that are there more than once.
+    /// Values that are there more than once,
     pub duplicates: u64,
+    /// ... and those of them that somebody has closed as findings (`idgenctl audit close`).
+    pub closed: u64,
     /// The first of them that this call has met.
     pub values: Vec<Twice>,
 }
@@ -134,6 +136,7 @@ pub async fn audit_table(
         resumed: run.is_resumed,
         verdict: String::new(),
         duplicates: 0,
+        closed: 0,
         values: Vec::new(),
     };
     match index {
@@ -152,7 +155,7 @@ pub async fn audit_table(
             go(&session, &column, (&mut run, place), &mut audit, told).await?;
         }
     }
-    audit.duplicates = run.duplicates;
+    (audit.duplicates, audit.closed) = (run.duplicates, run.closed);
     audit.verdict = run.end(&session).await?.to_owned();
     Ok(audit)
 }
@@ -253,8 +256,8 @@ impl TableAudit {
             table.add_row([twice.value.clone(), twice.times.to_string()]);
         }
         text.push_str(&format!(
-            "\n{} values are there more than once\n{table}",
-            self.duplicates
+            "\n{} values are there more than once, {} of them closed as findings\n{table}",
+            self.duplicates, self.closed
         ));
         text
     }

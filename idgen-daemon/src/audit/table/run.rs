@@ -27,6 +27,9 @@ struct Progress {
     column: String,
     #[serde(default)]
     identity: String,
+    /// Of what was found.
+    #[serde(default)]
+    closed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<String>,
     /// The next one, and how many there are.
@@ -42,6 +45,8 @@ pub(super) struct Run {
     pub(super) part: Option<(u64, u64)>,
     /// Values that are there more than once, those of before included.
     pub(super) duplicates: u64,
+    /// Those of them that somebody has closed: they are a remark.
+    pub(super) closed: u64,
     relation: String,
     column: String,
     identity: String,
@@ -69,6 +74,7 @@ impl Run {
             after: None,
             part: None,
             duplicates: 0,
+            closed: 0,
             relation: of.name.clone(),
             column: of.column.clone(),
             identity: of.identity.clone(),
@@ -86,7 +92,7 @@ impl Run {
                 run.write_end(session, "INCONCLUSIVE", why_not).await?;
                 continue;
             }
-            (run.after, run.part) = (progress.after, progress.part);
+            (run.after, run.part, run.closed) = (progress.after, progress.part, progress.closed);
             run.duplicates = column::<i64>(&row, 2)?.unsigned_abs();
             run.is_resumed = true;
             return Ok(Some(run));
@@ -101,6 +107,7 @@ impl Run {
             relation: self.relation.clone(),
             column: self.column.clone(),
             identity: self.identity.clone(),
+            closed: self.closed,
             after: self.after.clone(),
             part: self.part,
         };
@@ -116,7 +123,9 @@ impl Run {
         named: usize,
     ) -> Result<()> {
         for twice in found.named.iter().take(named) {
-            finding::record(session, &finding_of(of, twice), FoundBy::Table, Some(self.id)).await?;
+            let finding = finding_of(of, twice);
+            let recorded = finding::record(session, &finding, FoundBy::Table, Some(self.id)).await?;
+            self.closed += u64::from(!recorded.is_open);
         }
         self.duplicates += found.count;
         Ok(())
@@ -136,8 +145,17 @@ impl Run {
 
     /// Returns what it came to.
     pub(super) async fn end(&self, session: &Session) -> Result<&'static str> {
-        let verdict = if self.duplicates == 0 { "PASS" } else { "FINDING" };
-        self.write_end(session, verdict, None).await?;
+        let verdict = if self.duplicates > self.closed {
+            "FINDING"
+        } else {
+            "PASS"
+        };
+        let remark = format!(
+            "{} values that are there more than once were closed before",
+            self.closed
+        );
+        self.write_end(session, verdict, (self.closed > 0).then_some(remark.as_str()))
+            .await?;
         Ok(verdict)
     }
 
