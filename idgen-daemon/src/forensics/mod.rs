@@ -343,9 +343,7 @@ impl Looking<'_> {
         let mut seen = BTreeSet::new();
         let granted: Vec<_> = grants
             .iter()
-            .filter(|range| {
-                range.is_grant() && seen.insert((range.source.clone(), range.event_id, range.at.clone()))
-            })
+            .filter(|range| range.is_grant() && seen.insert(range.key()))
             .map(|range| (range.space.clone(), range.tag.clone()))
             .collect();
         let twice = granted
@@ -408,20 +406,30 @@ impl Looking<'_> {
         }
     }
 
-    /// Postgres first; the archive where that knows of no grant, or where everything is to be read.
     async fn grants(&mut self, id: i64) -> Result<Vec<Range>> {
-        let (tag, whole) = (self.wish.tag.as_deref(), self.wish.whole);
-        let mut found = self.databases.grants((id, tag), whole, &mut self.looked).await;
+        let sought = (id, self.wish.tag.as_deref());
+        let found = self
+            .databases
+            .grants(sought, self.wish.whole, &mut self.looked)
+            .await;
         #[cfg(feature = "outbox")]
-        if (whole || !found.iter().any(Range::is_grant))
-            && let Some(archive) = in_archive::Search::open(self.config).await
-        {
-            let there = archive.grants(id, tag, whole).await;
+        let found = self.with_archived(id, found).await;
+        Ok(found)
+    }
+
+    /// Asks the archive too, where Postgres knows of no grant, or where everything is to be read.
+    #[cfg(feature = "outbox")]
+    async fn with_archived(&mut self, id: i64, mut found: Vec<Range>) -> Vec<Range> {
+        let is_enough = !self.wish.whole && found.iter().any(Range::is_grant);
+        if !is_enough && let Some(archive) = in_archive::Search::open(self.config).await {
+            let there = archive
+                .grants(id, self.wish.tag.as_deref(), self.wish.whole)
+                .await;
             let known: BTreeSet<_> = found.iter().map(Range::key).collect();
             let there = self.take(there).unwrap_or_default();
             found.extend(there.into_iter().filter(|range| !known.contains(&range.key())));
         }
-        Ok(found)
+        found
     }
 
     /// What a place has said, or nothing.
