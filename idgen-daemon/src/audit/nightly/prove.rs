@@ -99,6 +99,10 @@ impl Proof {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
         }
+        // What comes after is not looked at. Should each of these be closed already, that is no PASS.
+        if self.findings.len() >= FINDINGS_MAX {
+            self.doubts(format!("{FINDINGS_MAX} findings, and no more were looked for"));
+        }
     }
 }
 
@@ -441,4 +445,27 @@ async fn another_way(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_looking_after_so_many_findings_says_so() {
+        let one = missing(
+            (Uuid::nil(), Uuid::nil(), "orders"),
+            Span::new(1, 1).unwrap(),
+            String::new(),
+        );
+        let mut proof = Proof::default();
+        for _ in 1..FINDINGS_MAX {
+            proof.add(one.clone());
+        }
+        assert_eq!(proof.doubt, None, "everything was looked at");
+        proof.add(one.clone());
+        assert!(proof.doubt.is_some(), "what comes after is not looked at");
+        proof.add(one);
+        assert_eq!(proof.findings.len(), FINDINGS_MAX);
+    }
 }
