@@ -270,7 +270,15 @@ fn a_run_whose_auditor_is_killed_is_gone_on_with_by_another_and_each_night_has_o
     let scene = Scene::new(3, 400);
     let mut client = scene.client();
     // Slow enough to be met in the middle: 1,200 ranges in ten seconds and more.
-    let slow = |name: &str, rate: u32| scene.audited(&format!("rate = {rate}")).name(name).launch();
+    // At an hour that is far away, so that no other night begins meanwhile.
+    let hour: String = value(
+        &mut client,
+        "SELECT to_char(now() AT TIME ZONE 'UTC' + interval '12 hours', 'HH24:MI')",
+    );
+    let slow = |name: &str, rate: u32| {
+        let lines = format!("rate = {rate}\nnightly = \"{hour}\"");
+        scene.audited(&lines).name(name).launch()
+    };
     let first = slow("first", 60);
     let open = "SELECT count(*) FROM idgen.audit_run WHERE ended_at IS NULL AND ranges > 0";
     eventually_true(PATIENCE, "a run has begun by itself, and come somewhere", || {
@@ -300,7 +308,6 @@ fn a_run_whose_auditor_is_killed_is_gone_on_with_by_another_and_each_night_has_o
     assert_eq!((same, ranges, row.get::<_, i64>(4)), (run, 1_200, 1));
     assert!(after > before && holder != "first", "{before} {after} {holder}");
     // Both have looked since, and there is nothing more to be done this night.
-    let looks = second.log().len() + third.log().len();
     let mut daemons = [second, third];
     for daemon in &mut daemons {
         eventually_true(PATIENCE, "it shows the run", || {
@@ -313,9 +320,23 @@ fn a_run_whose_auditor_is_killed_is_gone_on_with_by_another_and_each_night_has_o
             .all(|line| metrics.contains(line))
         });
     }
-    assert!(looks > 0);
     let runs: i64 = value(&mut client, "SELECT count(*) FROM idgen.audit_run");
     assert_eq!(runs, 1, "two daemons, one night, one run");
+}
+
+/// Whoever goes on with it has nothing more to read, and finds nothing anew.
+#[test]
+fn a_run_that_was_killed_behind_its_findings_is_no_pass() {
+    let scene = Scene::new(2, 20);
+    forge(&scene, "t1", "5, 7");
+    let options = scene.audited("");
+    assert_eq!(scene.run(&options, &["--full"]).1, "FINDING");
+    sql::run(
+        &mut scene.client(),
+        "UPDATE idgen.audit_run SET ended_at = NULL, verdict = NULL, reason = NULL",
+    );
+    let (code, verdict, _) = scene.run(&options, &["--full"]);
+    assert_eq!((code, verdict.as_str()), (Some(3), "FINDING"));
 }
 
 /// AUDIT.md 54: a replica cancels what reads there because the primary has removed what it reads.

@@ -33,6 +33,8 @@ const BASE: &str = "
        AND EXISTS (SELECT FROM idgen.audit_frontier f WHERE f.run_id = r.run_id)
      ORDER BY r.run_id DESC LIMIT 1";
 
+const OPEN_FINDINGS: &str =
+    "SELECT count(*) FROM idgen.audit_finding WHERE run_id = $1 AND closed_at IS NULL";
 const FRONTIER: &str = "
     SELECT source_id, space_id, tag, first_seq, first_at, last_seq, last_at, events, ranges, max_hi, suspect
       FROM idgen.audit_frontier WHERE run_id = $1";
@@ -466,6 +468,20 @@ impl Ledger {
         )
         .await?;
         Ok(())
+    }
+
+    /// Findings that this run was the first to make, and nobody has closed.
+    ///
+    /// # Errors
+    /// The primary does not answer.
+    pub async fn open_findings(&self, run: &Run) -> Result<u64, Halt> {
+        let rows = self
+            .primary
+            .rows_typed(OPEN_FINDINGS, &[(&run.id, Type::INT8)])
+            .await
+            .map_err(trouble)?;
+        let count = rows.first().map(|row| column::<i64>(row, 0)).transpose()?;
+        Ok(count.unwrap_or_default().unsigned_abs())
     }
 
     /// Writes a finding down, which needs no lease: it is the same one whoever finds it.

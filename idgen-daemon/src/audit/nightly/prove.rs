@@ -175,7 +175,10 @@ pub async fn prove(
     for finding in above {
         proof.add(finding);
     }
-    another_way(ledger, reader, (run, axes), &overlapping, &mut proof).await?;
+    match another_way(ledger, reader, (run, axes), &overlapping, &mut proof).await {
+        Err(Halt::Inconclusive(why)) => proof.doubts(why),
+        looked => looked?,
+    }
     proof.tags = axes.values().map(|tags| tags.len() as u64).sum();
     if proof.findings.len() >= FINDINGS_MAX {
         tracing::warn!("audit: {FINDINGS_MAX} findings, and no more are looked for");

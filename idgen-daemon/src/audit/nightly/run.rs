@@ -73,7 +73,12 @@ pub async fn run(
         metrics.set_state(kind_of(run.extent), None);
     }
     let verdict = match look(ledger, site, &mut run, told).await {
-        Ok(proof) => judge(ledger, &run, proof).await?,
+        Ok((proof, mut axes)) => {
+            let verdict = judge(ledger, &run, proof).await?;
+            // Only now: whoever goes on with this run after a kill must find these tags as suspect as they were.
+            ledger.save(&run, &mut axes).await?;
+            verdict
+        }
         Err(Halt::Inconclusive(reason)) => Verdict {
             name: "INCONCLUSIVE",
             reason: Some(reason),
@@ -128,7 +133,12 @@ async fn begin(ledger: &mut Ledger, extent: Extent, night: Option<Day>) -> Resul
     ledger.begin(extent, progress).await
 }
 
-async fn look(ledger: &mut Ledger, site: &Site, run: &mut Run, told: Told<'_>) -> Result<Proof, Halt> {
+async fn look(
+    ledger: &mut Ledger,
+    site: &Site,
+    run: &mut Run,
+    told: Told<'_>,
+) -> Result<(Proof, Axes), Halt> {
     let is_incremental = run.extent == Extent::Incremental;
     let before = match run.progress.base {
         Some(base) if !is_incremental => ledger.frontier(base, false).await?,
@@ -158,7 +168,6 @@ async fn look(ledger: &mut Ledger, site: &Site, run: &mut Run, told: Told<'_>) -
         now_us,
     };
     let mut proof = prove(ledger, &mut reader, run, evidence).await?;
-    ledger.save(run, &mut axes).await?;
     if let Some(place) = &site.archive {
         let streams = axes
             .values()
@@ -172,9 +181,13 @@ async fn look(ledger: &mut Ledger, site: &Site, run: &mut Run, told: Told<'_>) -
             now_s: now_us / 1_000_000,
             sources: sources.chain(listed.iter().map(|one| one.source)).collect(),
         };
-        reconcile(ledger, &mut reader, sides, &mut proof).await?;
+        // What was found so far is a finding, whatever else cannot be read.
+        match reconcile(ledger, &mut reader, sides, &mut proof).await {
+            Err(Halt::Inconclusive(why)) => proof.doubts(why),
+            compared => compared?,
+        }
     }
-    Ok(proof)
+    Ok((proof, axes))
 }
 
 /// What the run has written down. Of an incremental one what its base had seen is no news: read anew, for what it has seen itself
@@ -252,6 +265,8 @@ async fn judge(ledger: &mut Ledger, run: &Run, proof: Proof) -> Result<Verdict, 
             return Err(Halt::NotOurs);
         }
     }
+    // An auditor of this very run may have written some down and been killed then.
+    let open = open.max(ledger.open_findings(run).await?);
     let remark = (closed > 0).then(|| format!("{closed} findings that are closed were met again"));
     let (name, reason) = match (open, proof.doubt) {
         (1.., doubt) => ("FINDING", doubt.or(remark)),
