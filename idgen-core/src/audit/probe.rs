@@ -248,7 +248,9 @@ impl Probe {
         let cuts = self.cuts.get(&told.origin.partition).copied().unwrap_or(0);
         let source = told.origin.source;
         let stream = self.axes.stream(at, source);
-        let is_cut = core::mem::replace(&mut stream.cuts, cuts) < cuts;
+        // Never less: the same stream may come from elsewhere in between, as from the archive.
+        let is_cut = stream.cuts < cuts;
+        stream.cuts = stream.cuts.max(cuts);
         let is_later = told.at_us > stream.newest_us;
         stream.newest_us = stream.newest_us.max(told.at_us);
         let begins = stream.sequence.last() == 0;

@@ -163,6 +163,11 @@ impl Event {
                 parsed.map_err(malformed)?
             }
         };
+        // Postgres has no such texts: what is told of the event could not be written down there.
+        let texts = [&event.kind, &event.at, &event.tag];
+        if texts.into_iter().chain(&event.tx).any(|text| text.contains('\0')) {
+            return Err(Foreign::Malformed("a text of it has a zero byte".to_owned()));
+        }
         // It becomes a folder's name, and of one that cannot be made nothing would ever be written.
         if event.service.is_empty() || event.service.len() > SERVICE_MAX || event.service.contains('\0') {
             return Err(Foreign::Malformed(format!(

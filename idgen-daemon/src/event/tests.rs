@@ -65,6 +65,23 @@ fn a_stub_keeps_everything_but_the_payload() {
 
 /// It becomes a folder's name: one that cannot be made stopped the archive for good.
 #[test]
+fn a_text_that_postgres_cannot_have_is_foreign() {
+    let whole = Event::parse(vectors().events[0].value.as_bytes()).unwrap();
+    for field in 0..4 {
+        let mut event = whole.clone();
+        let text = "a\0b".to_owned();
+        match field {
+            0 => event.kind = text,
+            1 => event.at = text,
+            2 => event.tag = text,
+            _ => event.tx = Some(text),
+        }
+        let why = Event::parse(&event.to_json().unwrap()).unwrap_err().to_string();
+        assert!(why.contains("a zero byte"), "{why}");
+    }
+}
+
+#[test]
 fn a_service_that_no_database_can_have_is_foreign() {
     let mut event = Event::parse(vectors().events[0].value.as_bytes()).unwrap();
     for (service, is_well) in [

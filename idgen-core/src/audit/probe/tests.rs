@@ -492,3 +492,33 @@ proptest! {
         }
     }
 }
+
+/// What comes from the archive in between is of no partition, and makes nothing forgotten.
+#[test]
+fn a_cut_is_known_whatever_comes_from_elsewhere_in_between() {
+    let mut log = Log::new(Limits::default());
+    log.probe.cut(PARTITION);
+    log.tell(A, 1, (1, 10));
+    let from_elsewhere = Told {
+        origin: Origin {
+            source: SOURCE,
+            event_id: 102,
+            partition: -1,
+            offset: 0,
+        },
+        space: SPACE,
+        tag: "a",
+        tag_seq: 2,
+        at_us: 2,
+        print: 2,
+        ids: Ids::Granted(span(11, 20)),
+    };
+    assert_eq!(log.probe.tell(from_elsewhere).alarms, []);
+    assert!(matches!(
+        log.tell(A, 4, (31, 40))[..],
+        [Alarm::Missing {
+            out_of_sight: false,
+            ..
+        }]
+    ));
+}
