@@ -56,7 +56,7 @@ fn content(kind: &str, space: Uuid, tag: &str, seq: i64, range: (Option<i64>, Op
         text.bytes()
             .fold(mixed, |mixed, byte| mix_id(mixed ^ u64::from(byte)))
     };
-    let mixed = mix_id(mix_id(high ^ low.rotate_left(32)) ^ seq.cast_unsigned());
+    let mixed = mix_id(mix_id(mix_id(high) ^ low) ^ seq.cast_unsigned());
     let mixed = mix_id(mixed ^ number(range.0).rotate_left(1) ^ number(range.1).rotate_left(17));
     text(text(mixed, kind), tag)
 }

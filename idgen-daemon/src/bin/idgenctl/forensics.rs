@@ -8,11 +8,7 @@ use idgen_daemon::forensics::{ImpactWish, Verdict, WhoisWish, impact, impact_tex
 
 /// Arguments of `idgenctl whois`.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  idgenctl whois --config /etc/idgend.toml 7311923456789012480\n  \
-                  idgenctl whois --config /etc/idgend.toml 4711 --tag invoices\n  \
-                  idgenctl whois --config /etc/idgend.toml ord_0f3Zk1mRzQx8Lw2YbN7aTe"
-)]
+#[command(after_help = "Example:\n  idgenctl whois --config /etc/idgend.toml 4711 --tag invoices")]
 pub struct WhoisArguments {
     #[command(flatten)]
     cell: CellArguments,
@@ -50,9 +46,9 @@ impl WhoisArguments {
 
 /// Arguments of `idgenctl impact`.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  \
-                  idgenctl impact --config /etc/idgend.toml --worker 5 --from 2h --to 30m\n  \
-                  idgenctl impact --config /etc/idgend.toml --tag invoices --lo 4001 --hi 5000 --count")]
+#[command(
+    after_help = "Example:\n  idgenctl impact --config /etc/idgend.toml --worker 5 --from 2h --to 30m --count"
+)]
 pub struct ImpactArguments {
     #[command(flatten)]
     cell: CellArguments,

@@ -5,7 +5,7 @@ use clap::{Command, CommandFactory};
 use idgen_daemon::error::Exit;
 
 /// What only shows. Everything else changes something.
-const SHOWING: [&str; 10] = [
+const SHOWING: [&str; 12] = [
     "status",
     "show",
     "list",
@@ -15,6 +15,8 @@ const SHOWING: [&str; 10] = [
     "verify",
     "cat",
     "doctor",
+    "whois",
+    "impact",
     "completions",
 ];
 
@@ -72,7 +74,8 @@ fn every_command_has_an_example_that_is_a_line_of_it() {
 fn what_changes_has_a_dry_run_and_what_shows_has_an_output() {
     for (name, command) in commands() {
         // An audit writes down what it has found, and changes nothing of what it looks at.
-        let shows = SHOWING.contains(&command.get_name()) || name == "idgenctl audit run";
+        let shows = SHOWING.contains(&command.get_name())
+            || matches!(name.as_str(), "idgenctl audit run" | "idgenctl audit table");
         assert_eq!(has(&command, "dry-run"), !shows, "{name} --dry-run");
         // The script of a shell is what it is.
         let is_script = command.get_name() == "completions";
