@@ -23,7 +23,7 @@ use idgen_daemon::config::AuditConfig;
 use idgen_daemon::outbox::Holder;
 use idgen_daemon::postgres::PostgresUrl;
 use kit::sql::{self, value};
-use kit::{Server, ServerOptions};
+use kit::{Server, ServerOptions, setting};
 use postgres::Client;
 use std::fs;
 use std::hint::black_box;
@@ -43,22 +43,13 @@ const HOLD_RANGES: f64 = 8_000_000.0;
 /// So long the join has.
 const JOIN_LIMIT_S: u64 = 60;
 
-fn setting(name: &str, default: i64) -> i64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-        Err(_) => default,
-    }
-}
-
 fn main() -> ExitCode {
     // `cargo test --benches` starts this too, and wants nothing measured.
     if std::env::args().any(|argument| argument == "--test") {
         return ExitCode::SUCCESS;
     }
     let mut holds = rule();
-    holds &= week(setting("RANGES", 10_000_000));
+    holds &= week(setting("RANGES", 10_000_000).cast_signed());
     if holds {
         ExitCode::SUCCESS
     } else {

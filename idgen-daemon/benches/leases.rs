@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, StatusResponse};
 use idgen_core::lease::{Timing, TimingSpec};
-use kit::Etcd;
 use kit::etcd::Release;
 use kit::fleet::{Calls, Fleet, on_etcd, somebody};
+use kit::{Etcd, setting};
 
 /// All have their lease within this.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -69,15 +69,6 @@ fn main() {
 
     fleet.assert_granted_once(&mut open(somebody()));
     fleet.stop();
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-        Err(_) => default,
-    }
 }
 
 fn report_start(fleet: &Fleet, took: Duration) {

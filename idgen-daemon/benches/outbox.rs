@@ -20,7 +20,7 @@ mod kit;
 
 use kit::kafka::Kafka;
 use kit::sql::{self, value};
-use kit::{Daemon, DaemonOptions, Server, eventually, eventually_true};
+use kit::{Daemon, DaemonOptions, Server, eventually, eventually_true, setting};
 use postgres::Client;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
@@ -69,15 +69,6 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-        Err(_) => default,
     }
 }
 

@@ -26,7 +26,7 @@ use idgen_core::audit::{Ids, Limits, Origin, Probe, Ranges, Span, Told};
 use idgen_daemon::audit::probe::Mind;
 use idgen_daemon::event::{Event, EventToken, SCHEMA};
 use kit::kafka::Kafka;
-use kit::{DaemonOptions, Server, eventually};
+use kit::{DaemonOptions, Server, eventually, setting};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
     index();
     let mut holds = clean_week();
-    let values = values(setting("EVENTS", 500_000));
+    let values = values(setting("EVENTS", 500_000).cast_signed());
     from_bytes(&values);
     holds &= from_broker(&values);
     if holds {
@@ -62,15 +62,6 @@ fn main() -> ExitCode {
     } else {
         println!("a number does not hold on this machine");
         ExitCode::FAILURE
-    }
-}
-
-fn setting(name: &str, default: i64) -> i64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-        Err(_) => default,
     }
 }
 
@@ -168,7 +159,7 @@ fn index() {
 
 /// 1,000 tags, 500 in each of two spaces with the same names, as two masters of each space write them, and every 20th event twice.
 fn clean_week() -> bool {
-    let count = setting("RANGES", 10_000_000);
+    let count = setting("RANGES", 10_000_000).cast_signed();
     let names: Vec<String> = (0..500).map(|n| format!("tag {n}")).collect();
     let event = |n: i64| {
         let (stream, number) = (n % 1_000, n / 1_000);

@@ -25,7 +25,7 @@ use idgen_daemon::archive::{Batch, Ledger, pack};
 use idgen_daemon::event::{Event, SCHEMA};
 use kit::daemon::{Answer, IDGENCTL, answer};
 use kit::sql::{self, value};
-use kit::{Scratch, Server};
+use kit::{Scratch, Server, setting};
 use postgres::Client;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--test") {
         return ExitCode::SUCCESS;
     }
-    let events = std::env::var("EVENTS").map_or(10_000_000, |text| text.parse().expect("EVENTS: a number"));
+    let events = setting("EVENTS", 10_000_000).cast_signed();
     let per_day = events / DAYS;
     let server = Server::start();
     let mut client = server.connect();

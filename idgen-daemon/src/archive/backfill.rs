@@ -9,7 +9,7 @@ use super::tables::open;
 use super::verify::{MissingEvents, Progress, Told, missing_events};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::host_clock;
+use crate::lease::host_ms;
 use idgen_core::archive::Cut;
 use idgen_core::day::Day;
 use serde::Serialize;
@@ -117,7 +117,7 @@ async fn of_source<O: Objects>(
     for events in one.events.chunks(AT_ONCE) {
         let ids: Vec<i64> = events.iter().map(|event| event.0).collect();
         for tried in 0.. {
-            let now_ms = i64::try_from(host_clock().0).unwrap_or(i64::MAX);
+            let now_ms = host_ms();
             let next = ledger.chain().next_of(0);
             let messages = published(&session, service, (day, one.source, &ids), (next, now_ms)).await?;
             if messages.is_empty() {

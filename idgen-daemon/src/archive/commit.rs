@@ -7,14 +7,15 @@
 //! audit/v1/_index/2026-04-03.json                                  which ids and leases the day's files are about
 //! ```
 
-use super::parquet::Summary;
+use super::parquet::{FileError, Opened, Summary};
 use crate::event::hex;
+use bytes::Bytes;
 use idgen_core::archive::{Covered, Cut, FORM, Gap, Link};
 use idgen_core::day::Day;
 use idgen_core::utc::show_us;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// Version of the form of commits. A reader refuses another.
 pub const COMMIT_SCHEMA: u32 = 1;
@@ -116,6 +117,15 @@ impl FileEntry {
         }
     }
 
+    /// Opens what was read under its name, if that is what was written.
+    ///
+    /// # Errors
+    /// [`BadFile`].
+    pub fn open(&self, bytes: Bytes) -> Result<Opened, BadFile> {
+        is_as_written(&bytes, self).map_err(BadFile::Changed)?;
+        Opened::open(bytes).map_err(BadFile::Broken)
+    }
+
     /// Of which day and service it is.
     #[must_use]
     pub fn place(&self) -> Option<(Day, String)> {
@@ -131,6 +141,24 @@ impl FileEntry {
     pub fn is_foreign(&self) -> bool {
         self.place()
             .is_some_and(|(_, service)| service == FOREIGN_SERVICE)
+    }
+}
+
+/// Why nothing is read of a file. Goes on behind its name.
+#[derive(Clone, Debug)]
+pub enum BadFile {
+    /// It is not what was written.
+    Changed(String),
+    /// It is what was written, and is no file of ours.
+    Broken(FileError),
+}
+
+impl fmt::Display for BadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed(why) => f.write_str(why),
+            Self::Broken(error) => write!(f, "cannot be read: {error}"),
+        }
     }
 }
 
@@ -261,7 +289,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 ///
 /// # Errors
 /// It is not; a sentence for people that goes on behind the file's name.
-pub fn is_as_written(bytes: &[u8], wanted: &FileEntry) -> Result<(), String> {
+fn is_as_written(bytes: &[u8], wanted: &FileEntry) -> Result<(), String> {
     let hash = hex(&sha256(bytes));
     if hash == wanted.sha256 && bytes.len() as u64 == wanted.bytes {
         return Ok(());

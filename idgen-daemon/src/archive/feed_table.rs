@@ -4,9 +4,9 @@
 //! Between a commit and its marks everything may stop. So whoever begins anew marks the events of the last commit first: its
 //! files say which. More than one commit is never without marks, because the next one is made only behind them.
 
-use super::commit::{Commit, is_as_written};
+use super::commit::Commit;
 use super::objects::Objects;
-use super::parquet::{Arrived, Message, Opened, Spot};
+use super::parquet::{Arrived, Message, Spot};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventToken, SCHEMA};
 use crate::outbox::{Held, IN_FORCE, Lease};
@@ -167,8 +167,7 @@ pub(super) async fn keys_of_commit<O: Objects>(objects: &O, commit: &Commit) -> 
     for file in commit.files.iter().filter(|file| !file.is_foreign()) {
         let bytes = objects.get(&file.key).await?;
         let broken = |why: String| Error::retry(format!("file {} of the last commit {why}", file.key));
-        is_as_written(&bytes, file).map_err(broken)?;
-        let opened = Opened::open(bytes).map_err(|error| broken(format!("cannot be read: {error}")))?;
+        let opened = file.open(bytes).map_err(|why| broken(why.to_string()))?;
         let read = opened.each_key(|source, key| {
             let day = Day::of_us(key.1);
             keys.entry((day, source)).or_default().push(key);

@@ -3,7 +3,7 @@
 use super::commit::{Commit, FileEntry, commit_key, sha256};
 use super::objects::{Keep, ObjectError, ObjectErrorKind, Objects};
 use super::pack::Packed;
-use crate::lease::host_clock;
+use crate::lease::host_us;
 use bytes::Bytes;
 use idgen_core::archive::{Answer, Chain, Cut, Found, Gap, Step, after_answer, after_look};
 use std::collections::BTreeMap;
@@ -200,7 +200,7 @@ impl<O: Objects> Ledger<O> {
     pub async fn append(&mut self, batch: Batch) -> Result<Appended, ObjectError> {
         let files = self.put_files(batch.files).await?;
         let link = self.chain.extend(&batch.ends, batch.gaps, batch.epoch);
-        let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
+        let now_us = host_us();
         let commit = Commit::new(&self.name, &link, (batch.cut, batch.source), files, now_us);
         let bytes = commit.to_bytes();
         let bytes = bytes.map_err(|error| ObjectError::new(ObjectErrorKind::Other, error.to_string()))?;

@@ -53,7 +53,7 @@ pub(crate) struct Failing {
 
 impl Failing {
     /// One more, of a turn that lasted from `begun` to `now`. Does it last long enough to be told?
-    pub(crate) fn again(&mut self, (begun, now): (Instant, Instant), has_committed: bool) -> bool {
+    fn again(&mut self, (begun, now): (Instant, Instant), has_committed: bool) -> bool {
         if has_committed {
             // What failed before is over, and this is new.
             (self.since, self.times) = (Some(now), 0);
@@ -63,9 +63,37 @@ impl Failing {
         now.duration_since(since) >= TROUBLE_AFTER
     }
 
-    /// Before the next.
-    pub(crate) fn pause(&self) -> Duration {
+    /// A turn of `what` that began then has ended so. `has_moved`: something came of it meanwhile.
+    pub(crate) fn ended(
+        &mut self,
+        outcome: Result<()>,
+        what: &str,
+        (begun, has_moved): (Instant, bool),
+        trouble: &mut Complaint,
+    ) {
+        let Err(error) = outcome else {
+            *self = Self::default();
+            return;
+        };
+        let (text, now) = (format!("{what}: {error}"), Instant::now());
+        if self.again((begun, now), has_moved) {
+            trouble.raise(text, now);
+        } else {
+            tracing::debug!("{text}");
+        }
+    }
+
+    /// Before the next turn.
+    fn pause(&self) -> Duration {
         (PAUSE * 2_u32.pow(self.times.min(6))).min(PAUSE_MAX)
+    }
+
+    /// Waits that long, or until `stop`.
+    pub(crate) async fn rest(&self, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(self.pause()) => {}
+        }
     }
 }
 
@@ -98,21 +126,9 @@ pub async fn archive(
             Some(kafka) => kafka::turn(&archiver, kafka, (&config.store, &holder), &stop, &mut trouble).await,
             None => tables::turn(&archiver, &config, &holder, &stop, &mut trouble).await,
         };
-        match ended {
-            Ok(()) => failing = Failing::default(),
-            Err(error) => {
-                let (text, now) = (format!("archive: {error}"), Instant::now());
-                if failing.again((begun, now), archiver.metrics.commits() > commits) {
-                    trouble.raise(text, now);
-                } else {
-                    tracing::debug!("{text}");
-                }
-            }
-        }
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(failing.pause()) => {}
-        }
+        let has_committed = archiver.metrics.commits() > commits;
+        failing.ended(ended, "archive", (begun, has_committed), &mut trouble);
+        failing.rest(&stop).await;
     }
     match checking {
         Some(checking) => checking

@@ -11,9 +11,9 @@ use crate::complaint::Complaint;
 use crate::config::{Config, PostgresConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::events::EventsConfig;
-use crate::lease::{HolderName, Sole, host_clock};
+use crate::lease::{HolderName, Sole, host_clock, host_ms};
 use crate::outbox::{Holder as DrainHolder, Lease, Stream};
-use crate::postgres::{HAS_EXTENSION, PostgresUrl, Session};
+use crate::postgres::{HAS_EXTENSION, PostgresUrl, Session, reach};
 use idgen_core::archive::{Cut, Gap};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -76,8 +76,7 @@ pub(crate) async fn open(url: &PostgresUrl, connect: Duration) -> Result<Session
 
 /// With statements that may take so long.
 pub(super) async fn open_for(url: &PostgresUrl, connect: Duration, statement: Duration) -> Result<Session> {
-    let opened = Session::open(url, "idgend archive", connect, statement).await;
-    opened.map_err(|error| Error::retry(format!("connect to {}: {error}", crate::postgres::describe(url))))
+    reach(url, "idgend archive", connect, statement).await
 }
 
 pub(crate) async fn has_extension(session: &Session) -> Result<bool> {
@@ -192,7 +191,7 @@ impl<O: Objects> Rounds<'_, O> {
         loop {
             let place = (
                 ledger.chain().next_of(0),
-                now_ms(),
+                host_ms(),
                 self.archiver.config.cut.bytes_max,
             );
             let (messages, more) = unpublished(session, service, place).await?;
@@ -226,7 +225,7 @@ impl<O: Objects> Rounds<'_, O> {
             let (mut ledger, _) = self.ledger(&trail.chain).await?;
             loop {
                 let next = ledger.chain().next_of(0);
-                let (messages, more) = events(&session, &trail, service, (next, now_ms())).await?;
+                let (messages, more) = events(&session, &trail, service, (next, host_ms())).await?;
                 let Some(first) = messages.first().map(|message| message.spot().offset) else {
                     break;
                 };
@@ -274,11 +273,6 @@ async fn mark_last<O: Objects>(session: &Session, lease: &mut Lease, ledger: &Le
     };
     mark(session, lease, &keys).await
 }
-
-fn now_ms() -> i64 {
-    i64::try_from(host_clock().0).unwrap_or(i64::MAX)
-}
-
 fn in_database(database: &str, error: &Error) -> Error {
     Error::new(ErrorKind::Retry, format!("database {database}: {error}"))
 }

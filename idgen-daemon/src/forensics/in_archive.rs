@@ -5,10 +5,10 @@
 
 use super::in_trail::{Detail, step_of};
 use super::{Looked, Range};
-use crate::archive::commit::{FileEntry, is_as_written};
+use crate::archive::commit::{BadFile, FileEntry};
 use crate::archive::index::{DayIndex, each_of, indexes, subject_of};
 use crate::archive::objects::AnyObjects;
-use crate::archive::parquet::{About, Arrived, FileError, Opened};
+use crate::archive::parquet::{About, Arrived, FileError};
 use crate::archive::verify::{ChainHead, chains, walk};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -215,9 +215,9 @@ fn looked<T>(found: Result<(String, T)>) -> (Looked, Option<T>) {
 }
 
 fn read_file(file: &FileEntry, bytes: &Bytes, sought: &Sought) -> Result<Vec<Found>> {
-    is_as_written(bytes, file).map_err(|why| Error::refused(format!("file {} {why}", file.key)))?;
-    let broken = |error: FileError| Error::runtime(format!("file {}: {error}", file.key));
-    let opened = Opened::open(bytes.clone()).map_err(broken)?;
+    let unread = |why: BadFile| Error::refused(format!("file {} {why}", file.key));
+    let broken = |error: FileError| unread(BadFile::Broken(error));
+    let opened = file.open(bytes.clone()).map_err(unread)?;
     let mut has_it = false;
     let look = |about: &About<'_>| {
         has_it |= sought.is_it(about);

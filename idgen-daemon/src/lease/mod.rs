@@ -40,7 +40,7 @@ pub use approver::AnyApprover;
 pub use beacons::{Beacon, Heard, Shown};
 pub use clock::{
     ANSWER_LIMIT, AcceptClock, AcceptRequests, ClockInputs, SyncSeen, accept_channel, ask_for_ever,
-    host_clock,
+    host_clock, host_ms, host_us,
 };
 pub(crate) use holder::{Hold, Holder, boot_now};
 pub use keeper::{Keeper, KeeperConfig, ShardList};

@@ -2,7 +2,7 @@
 
 use super::consent::{Change, Consent};
 use crate::archive::backfill::{self, Backfill};
-use crate::archive::commit::{Commit, FOREIGN_SERVICE, FileEntry, is_as_written};
+use crate::archive::commit::{BadFile, Commit, FOREIGN_SERVICE, FileEntry};
 use crate::archive::objects::{AnyObjects, Objects};
 use crate::archive::parquet::{FileError, Opened};
 use crate::archive::verify::{DayReport, Progress, Told, chains, check_day, walk};
@@ -298,11 +298,15 @@ impl Archive {
                 .is_some_and(|(_, service)| service == FOREIGN_SERVICE);
             if is_foreign == wish.foreign {
                 let bytes = self.objects().get(&entry.key).await?;
-                is_as_written(&bytes, &entry)
-                    .map_err(|why| Error::refused(format!("file {} {why}", entry.key)))?;
-                let broken = |error: FileError| Error::runtime(format!("file {}: {error}", entry.key));
-                let opened = Opened::open(bytes).map_err(broken)?;
-                for text in lines(&opened, wish).map_err(broken)? {
+                let unread = |why: BadFile| {
+                    let text = format!("file {} {why}", entry.key);
+                    match why {
+                        BadFile::Changed(_) => Error::refused(text),
+                        BadFile::Broken(_) => Error::runtime(text),
+                    }
+                };
+                let opened = entry.open(bytes).map_err(unread)?;
+                for text in lines(&opened, wish).map_err(|error| unread(BadFile::Broken(error)))? {
                     if !line(&text) {
                         return Ok(());
                     }

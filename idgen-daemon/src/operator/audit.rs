@@ -7,12 +7,11 @@ use crate::config::{AuditConfig, Config};
 use crate::error::{Error, Exit, Result};
 use crate::outbox::Holder;
 use crate::plain_table::plain_table;
-use crate::postgres::{PgError, PostgresUrl, Session, describe};
+use crate::postgres::{PgError, PostgresUrl, Session, column, reach};
 use idgen_core::audit::Extent;
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 const STATEMENT: Duration = Duration::from_secs(10);
@@ -57,11 +56,6 @@ pub fn exit_of<'v>(verdicts: impl IntoIterator<Item = &'v str>) -> Exit {
 
 fn failed(error: PgError) -> Error {
     Error::retry(format!("ask idgen.audit_run: {error}"))
-}
-
-fn get<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T> {
-    row.try_get(at)
-        .map_err(|error| Error::runtime(format!("read column {at}: {error}")))
 }
 
 /// Audits a database, or all of the server, now. `told` hears how many ranges were looked at.
@@ -290,9 +284,7 @@ fn advice(kind: &str, tag: &str) -> String {
 }
 
 async fn open(url: &PostgresUrl, connect_timeout: Duration) -> Result<Session> {
-    Session::open(url, "idgenctl audit", connect_timeout, STATEMENT)
-        .await
-        .map_err(|error| Error::retry(format!("connect to {}: {error}", describe(url))))
+    reach(url, "idgenctl audit", connect_timeout, STATEMENT).await
 }
 
 /// Runs and findings of a database, or of all. Without a run: the last ones, and the findings that are open.
@@ -310,7 +302,7 @@ pub async fn show(config: &Config, database: Option<&str>, run: Option<i64>) -> 
         let session = open(&url, config.postgres.connect_timeout).await?;
         let there = "SELECT to_regclass('idgen.audit_run') IS NOT NULL";
         let rows = session.rows_typed(there, &[]).await.map_err(failed)?;
-        if rows.first().map(|row| get::<bool>(row, 0)).transpose()? == Some(true) {
+        if rows.first().map(|row| column::<bool>(row, 0)).transpose()? == Some(true) {
             all.push(show_one(&session, name, run).await?);
         }
     }
@@ -326,40 +318,40 @@ async fn show_one(session: &Session, database: String, run: Option<i64>) -> Resu
     let params = [(&run as _, Type::INT8), (&RUNS_MAX as _, Type::INT8)];
     for row in &session.rows_typed(RUNS, &params).await.map_err(failed)? {
         shown.runs.push(ShownRun {
-            run: get(row, 0)?,
-            kind: get(row, 1)?,
-            began_at: get(row, 2)?,
-            ended_at: get(row, 3)?,
-            verdict: get(row, 4)?,
-            reason: get(row, 5)?,
-            by: get(row, 6)?,
-            read_from: get(row, 7)?,
-            ranges: get(row, 8)?,
-            tags: get(row, 9)?,
-            findings: get(row, 10)?,
+            run: column(row, 0)?,
+            kind: column(row, 1)?,
+            began_at: column(row, 2)?,
+            ended_at: column(row, 3)?,
+            verdict: column(row, 4)?,
+            reason: column(row, 5)?,
+            by: column(row, 6)?,
+            read_from: column(row, 7)?,
+            ranges: column(row, 8)?,
+            tags: column(row, 9)?,
+            findings: column(row, 10)?,
         });
     }
     let params = [(&run as _, Type::INT8), (&FINDINGS_MAX as _, Type::INT8)];
     for row in &session.rows_typed(FINDINGS, &params).await.map_err(failed)? {
         let issuer = |at| {
-            let text: Option<&str> = get(row, at)?;
+            let text: Option<&str> = column(row, at)?;
             Ok::<_, Error>(text.and_then(|text| serde_json::from_str(text).ok()))
         };
-        let (kind, tag): (String, Option<String>) = (get(row, 1)?, get(row, 2)?);
+        let (kind, tag): (String, Option<String>) = (column(row, 1)?, column(row, 2)?);
         shown.findings.push(ShownFinding {
-            finding: get(row, 0)?,
+            finding: column(row, 0)?,
             advice: advice(&kind, tag.as_deref().unwrap_or_default()),
             kind,
             tag,
-            lo: get(row, 3)?,
-            hi: get(row, 4)?,
-            detail: get(row, 5)?,
+            lo: column(row, 3)?,
+            hi: column(row, 4)?,
+            detail: column(row, 5)?,
             first: issuer(6)?,
             second: issuer(7)?,
-            found_by: get(row, 8)?,
-            found_at: get(row, 9)?,
-            seen: get(row, 10)?,
-            closed: get(row, 11)?,
+            found_by: column(row, 8)?,
+            found_at: column(row, 9)?,
+            seen: column(row, 10)?,
+            closed: column(row, 11)?,
         });
     }
     Ok(shown)
@@ -481,8 +473,8 @@ pub async fn close(
         .ok_or_else(|| Error::refused(format!("there is no finding {finding}")))?;
     let mut closed = Closed {
         finding,
-        was_open: get(row, 0)?,
-        detail: get(row, 1)?,
+        was_open: column(row, 0)?,
+        detail: column(row, 1)?,
         is_done: false,
     };
     if !dry_run {
@@ -491,7 +483,7 @@ pub async fn close(
             .rows_typed(sql, &[(&finding, Type::INT8), (&reason, Type::TEXT)])
             .await;
         match rows {
-            Ok(rows) => closed.is_done = rows.first().map(|row| get(row, 0)).transpose()? == Some(true),
+            Ok(rows) => closed.is_done = rows.first().map(|row| column(row, 0)).transpose()? == Some(true),
             Err(error) if error.sqlstate() == Some("42501") => {
                 return Err(Error::refused(format!("close finding {finding}: {error}"))
                     .with_hint("--postgres takes the URL of an administrator (idgen.grant_admin), who is to be in pg_monitor"));

@@ -48,7 +48,7 @@ impl Scene {
     }
 
     pub fn audited(&self, lines: &str) -> DaemonOptions {
-        self.options.clone_with(&format!("[audit]\n{lines}\n"))
+        self.options.clone().sections(&format!("[audit]\n{lines}\n"))
     }
 
     pub fn ctl(&self, options: &DaemonOptions, args: &[&str]) -> Answer {
@@ -72,32 +72,6 @@ impl Scene {
             run["verdict"].as_str().unwrap_or_default().to_owned(),
             run["reason"].as_str().unwrap_or_default().to_owned(),
         )
-    }
-}
-
-trait CloneWith {
-    fn clone_with(&self, sections: &str) -> DaemonOptions;
-}
-
-impl CloneWith for DaemonOptions {
-    fn clone_with(&self, sections: &str) -> DaemonOptions {
-        DaemonOptions {
-            name: self.name.clone(),
-            postgres_url: self.postgres_url.clone(),
-            store: self.store.clone(),
-            workers: self.workers,
-            ttl_ms: self.ttl_ms,
-            workers_more: self.workers_more.clone(),
-            shards: self.shards.clone(),
-            authority: self.authority.clone(),
-            locks: self.locks.clone(),
-            clock: self.clock.clone(),
-            store_more: self.store_more.clone(),
-            sections: format!("{}{sections}", self.sections),
-            log_level: self.log_level,
-            env: self.env.clone(),
-            wrapper: self.wrapper.clone(),
-        }
     }
 }
 

@@ -11,13 +11,12 @@ pub use self::daily::check_daily;
 pub use self::walk::{Walked, chains, walk};
 
 use self::table::{Databases, TableDay};
-use super::commit::{Commit, FileEntry, commit_key, daily_key, digest_text, is_as_written};
+use super::commit::{Commit, FileEntry, commit_key, daily_key, digest_text};
 use super::index::{self, Gathered};
 use super::objects::{ObjectErrorKind, Objects};
-use super::parquet::Opened;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::lease::host_clock;
+use crate::lease::host_us;
 use bytes::Bytes;
 use idgen_core::archive::{DayEvidence, DayVerdict, EventKey, IdDigest, judge};
 use idgen_core::day::Day;
@@ -164,7 +163,7 @@ pub async fn check_day<O: Objects>(
     let chains = std::mem::take(&mut found.before_later);
     let index = about.into_index(day, chains, std::mem::take(&mut found.entries));
     index::write(&**objects, day, &index).await?;
-    let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
+    let now_us = host_us();
     found.problems.truncate(PROBLEMS_MAX);
     let mut report = DayReport {
         schema: 1,
@@ -402,9 +401,8 @@ async fn check_file<O: Objects>(objects: &O, entry: &FileEntry, found: &mut DayF
 type DayEvents = BTreeMap<Uuid, Vec<EventKey>>;
 
 fn read_file(bytes: &Bytes, wanted: &FileEntry) -> std::result::Result<(DayEvents, Gathered), String> {
-    is_as_written(bytes, wanted)?;
     let broken = |error: super::parquet::FileError| format!("cannot be read: {error}");
-    let opened = Opened::open(bytes.clone()).map_err(broken)?;
+    let opened = wanted.open(bytes.clone()).map_err(|why| why.to_string())?;
     let summary = opened.summary().map_err(broken)?;
     let is_same = summary.rows == wanted.rows
         && summary.events == wanted.events

@@ -8,7 +8,7 @@ use super::ledger::{Ledger, at_us};
 use super::prove::Proof;
 use super::reader::Reader;
 use super::sweep::{Leaves, moment};
-use crate::archive::commit::{FileEntry, is_as_written};
+use crate::archive::commit::FileEntry;
 use crate::archive::objects::{AnyObjects, Objects};
 use crate::archive::parquet::Opened;
 use crate::archive::verify::{FilesOf, files_of};
@@ -145,10 +145,8 @@ async fn opened<O: Objects>(objects: &Arc<O>, entry: &FileEntry) -> Result<Opene
         .get(&entry.key)
         .await
         .map_err(|error| unread(error.into()))?;
-    let broken =
-        |why: String| Halt::Inconclusive(format!("the archive cannot be read: file {} {why}", entry.key));
-    is_as_written(&bytes, entry).map_err(broken)?;
-    Opened::open(bytes).map_err(|error| broken(error.to_string()))
+    let broken = |why| Halt::Inconclusive(format!("the archive cannot be read: file {} {why}", entry.key));
+    entry.open(bytes).map_err(broken)
 }
 
 /// Calls `see` with each event of the files, and where the topic had it.

@@ -8,7 +8,7 @@ use super::reader::Reader;
 use super::reconcile::{Sides, reconcile};
 use super::sweep::{Told, read};
 use crate::config::{ArchivePlace, AuditConfig};
-use crate::lease::host_clock;
+use crate::lease::host_us;
 use crate::metrics::NightlyMetrics;
 use crate::postgres::PostgresUrl;
 use idgen_core::audit::Extent;
@@ -150,7 +150,7 @@ async fn look(
     ledger.save(run, &mut Axes::new()).await?;
     let listed = list(&ledger.primary).await?;
     let fence = fence::of_primary(ledger).await?;
-    let now_us = i64::try_from(host_clock().0).unwrap_or(0).saturating_mul(1_000);
+    let now_us = host_us();
     let (mut reader, read_from) = reader(ledger, site, (run.id, mark), &fence).await?;
     ledger.fenced(run.id, &fence, read_from).await?;
     let leaves = read(

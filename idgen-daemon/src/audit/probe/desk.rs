@@ -11,7 +11,7 @@ use crate::config::{KafkaConfig, PostgresConfig};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::metrics::ProbeMetrics;
-use crate::postgres::Session;
+use crate::postgres::{Session, reach};
 use idgen_core::utc::parse_us;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
@@ -319,9 +319,7 @@ impl Desk {
 
     async fn connect(&self) -> Result<Session> {
         let postgres = &self.postgres;
-        let opened = Session::open(&postgres.url, "idgend probe", postgres.connect_timeout, STATEMENT).await;
-        let place = crate::postgres::describe(&postgres.url);
-        opened.map_err(|error| Error::retry(format!("connect to {place}: {error}")))
+        reach(&postgres.url, "idgend probe", postgres.connect_timeout, STATEMENT).await
     }
 
     async fn session(&mut self) -> Result<&Session> {

@@ -86,21 +86,9 @@ pub async fn probe(
         }
         .await;
         setup.metrics.rests();
-        match ended {
-            Ok(()) => failing = Failing::default(),
-            Err(error) => {
-                let (text, now) = (format!("probe: {error}"), Instant::now());
-                if failing.again((begun, now), setup.metrics.heard() > before) {
-                    trouble.raise(text, now);
-                } else {
-                    tracing::debug!("{text}");
-                }
-            }
-        }
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(failing.pause()) => {}
-        }
+        let has_heard = setup.metrics.heard() > before;
+        failing.ended(ended, "probe", (begun, has_heard), &mut trouble);
+        failing.rest(&stop).await;
     }
     ending.cancel();
     storing

@@ -10,7 +10,7 @@ use crate::complaint::Complaint;
 use crate::config::KafkaConfig;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::lease::{Sole, host_clock};
+use crate::lease::{Sole, host_ms};
 use crate::metrics::ProbeMetrics;
 use idgen_core::audit::{Counts, Limits};
 use rdkafka::consumer::StreamConsumer;
@@ -314,7 +314,7 @@ impl Reader<'_> {
         let (metrics, probe) = (&self.setup.metrics, &self.state.mind.probe);
         let lag_s = match (self.newest_ms.take(), self.in_trouble) {
             (Some(newest_ms), _) => {
-                let now_ms = i64::try_from(host_clock().0).unwrap_or(i64::MAX);
+                let now_ms = host_ms();
                 now_ms.saturating_sub(newest_ms).max(0) / 1_000
             }
             (None, true) => i64::try_from(now.duration_since(self.good_at).as_secs()).unwrap_or(i64::MAX),

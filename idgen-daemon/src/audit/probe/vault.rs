@@ -3,9 +3,9 @@
 
 use super::checkpoint::Offsets;
 use super::hear::{Hit, Mind};
-use crate::archive::commit::{Commit, commit_key, is_as_written, sha256};
+use crate::archive::commit::{BadFile, Commit, commit_key, sha256};
 use crate::archive::objects::{AnyObjects, ObjectErrorKind, Objects};
-use crate::archive::parquet::{EventRow, Opened};
+use crate::archive::parquet::EventRow;
 use crate::archive::{Ledger, verify};
 use crate::config::ArchivePlace;
 use crate::error::{Error, Result};
@@ -221,15 +221,12 @@ impl Vault {
                 }
                 Err(error) => return Err(error.into()),
             };
-            if let Err(why) = is_as_written(&bytes, file) {
-                return Ok(Err(format!("{} {why}", file.key)));
-            }
             let read = tokio::task::block_in_place(|| {
-                let opened = Opened::open(bytes)?;
-                opened.each_event(|row| rows.push(row))
+                let opened = file.open(bytes)?;
+                opened.each_event(|row| rows.push(row)).map_err(BadFile::Broken)
             });
-            if let Err(error) = read {
-                return Ok(Err(format!("{}: {error}", file.key)));
+            if let Err(why) = read {
+                return Ok(Err(format!("{} {why}", file.key)));
             }
         }
         rows.sort_by_key(|row| (row.spot.partition, row.spot.offset));

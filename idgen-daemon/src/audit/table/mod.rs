@@ -12,7 +12,7 @@ use self::parts::{Place, Twice};
 use self::run::Run;
 use crate::error::{Error, Result};
 use crate::plain_table::plain_table;
-use crate::postgres::{PgError, PostgresUrl, Session, column};
+use crate::postgres::{PgError, PostgresUrl, Session, column, reach};
 use serde::Serialize;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -118,8 +118,7 @@ pub async fn audit_table(
     (by, wish): (&str, &TableWish),
     told: Told<'_>,
 ) -> Result<TableAudit> {
-    let session = Session::open(url, "idgenctl audit table", connect_timeout, STATEMENT).await;
-    let session = session.map_err(|error| Error::retry(format!("connect: {error}")))?;
+    let session = reach(url, "idgenctl audit table", connect_timeout, STATEMENT).await?;
     let column = find(&session, wish).await?;
     let index = index_of(&session, &column).await?;
     let Some(mut run) = Run::begin(&session, &column, by, wish.anew).await? else {

@@ -10,6 +10,16 @@ pub fn host_clock() -> UnixMs {
     UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// The same in ms as the archive and the topic count them.
+pub fn host_ms() -> i64 {
+    i64::try_from(host_clock().0).unwrap_or(i64::MAX)
+}
+
+/// The same in microseconds, as events have them.
+pub fn host_us() -> i64 {
+    host_ms().saturating_mul(1_000)
+}
+
 /// What the kernel of this host says of its clock; `None` where it says nothing.
 #[cfg(target_os = "linux")]
 pub fn kernel_clock() -> Option<KernelClock> {

@@ -10,7 +10,7 @@ mod source;
 mod watch;
 
 pub use accept::{ANSWER_LIMIT, AcceptClock, AcceptRequests, accept_channel};
-pub use kernel::host_clock;
+pub use kernel::{host_clock, host_ms, host_us};
 pub use source::{SyncSeen, ask_for_ever};
 pub use watch::ClockInputs;
 

@@ -42,3 +42,13 @@ use std::time::Duration;
 
 /// Long enough for any step of a healthy system on a busy two-core machine; only a broken one meets it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A number that a benchmark is told by its environment.
+pub fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+        Err(_) => default,
+    }
+}
