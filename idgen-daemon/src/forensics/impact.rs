@@ -1,8 +1,7 @@
 //! Which tables and ids something that went wrong may have touched.
 
 use super::in_tables::Databases;
-use super::in_trail::LeaseTrail;
-use super::{HolderShown, Looked, show_ms};
+use super::{HolderShown, Looked, in_trail, show_ms};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::postgres::{Session, column};
@@ -107,19 +106,13 @@ pub async fn impact(config: &Config, wish: &ImpactWish, count: bool) -> Result<I
         ImpactWish::Tag { tag, .. } => ("idgen_segment", Some(quoted(tag))),
     };
     for (database, session) in databases.each() {
-        let (outcome, failed) = match touched(session, database, (generator, text.as_deref()), &found).await {
-            Ok(columns) => {
-                let outcome = format!("{} columns are fed by {generator}()", columns.len());
-                found.columns.extend(columns);
-                (outcome, false)
-            }
-            Err(error) => (error.to_string(), true),
-        };
-        found.looked.push(Looked {
-            place: format!("database {database}"),
-            outcome,
-            failed,
+        let touched = touched(session, database, (generator, text.as_deref()), &found).await;
+        let (looked, columns) = Looked::at(format!("database {database}"), touched, |columns| {
+            let outcome = format!("{} columns are fed by {generator}()", columns.len());
+            (outcome, columns)
         });
+        found.looked.push(looked);
+        found.columns.extend(columns.unwrap_or_default());
         if count {
             count_rows(session, database, &mut found).await;
         }
@@ -155,7 +148,7 @@ async fn of_identity(
         )));
     }
     let identity = format!("{class} {number}");
-    let (looked, steps) = LeaseTrail::read(config, &identity).await;
+    let (looked, steps) = in_trail::read(config, &identity).await;
     let tenures = tenures(&steps.unwrap_or_default());
     let us = |at: UnixMs| {
         i64::try_from(at.0)
@@ -259,11 +252,9 @@ async fn count_rows(session: &Session, database: &str, found: &mut Impact) {
         let counted = session.row(&sql, &[]).await;
         match counted.map(|row| row.try_get(0).ok()) {
             Ok(rows) => of.rows = rows,
-            Err(error) => found.looked.push(Looked {
-                place: format!("{} in {database}", of.relation),
-                outcome: error.to_string(),
-                failed: true,
-            }),
+            Err(error) => found
+                .looked
+                .push(Looked::failed(format!("{} in {database}", of.relation), error)),
         }
     }
 }

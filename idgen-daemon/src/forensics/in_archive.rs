@@ -17,16 +17,21 @@ use bytes::Bytes;
 use idgen_core::clock::UnixMs;
 use idgen_core::day::Day;
 use idgen_core::forensics::LeaseStep;
+use idgen_core::utc::parse_us;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
 /// Days with events of an identity that are read, back from the time in question: enough to see who held it before.
 const DAYS_BACK: usize = 8;
 
-/// The archive of a configuration.
+/// The archive of a configuration. What is read of it to find anything at all is read once.
 pub(super) struct Search {
     objects: Arc<AnyObjects>,
+    known: OnceCell<BTreeMap<Day, DayIndex>>,
+    /// Files that no index names yet.
+    newer: OnceCell<Vec<FileEntry>>,
 }
 
 /// What is looked for.
@@ -75,8 +80,11 @@ impl Search {
     /// `None`: there is none.
     pub(super) async fn open(config: &Config) -> Option<Self> {
         let archive = config.archive.as_ref()?;
-        let objects = Arc::new(AnyObjects::open(&archive.place).await);
-        Some(Self { objects })
+        Some(Self {
+            objects: Arc::new(AnyObjects::open(&archive.place).await),
+            known: OnceCell::new(),
+            newer: OnceCell::new(),
+        })
     }
 
     /// Events that are about an id of a tag, or of any.
@@ -91,7 +99,9 @@ impl Search {
             true => self.in_all(&sought).await,
             false => self.by_index(&sought, |_| {}).await,
         };
-        looked(found.map(|(outcome, found)| (outcome, found.iter().map(range_of).collect())))
+        Looked::at("archive", found, |(outcome, found)| {
+            (outcome, found.iter().map(range_of).collect())
+        })
     }
 
     /// What has happened to an identity about that time, in the order of the trail.
@@ -107,7 +117,7 @@ impl Search {
             true => self.in_all(&sought).await,
             false => self.by_index(&sought, |days| about_that_day(days, day)).await,
         };
-        looked(found.map(|(outcome, found)| (outcome, steps_of(&found))))
+        Looked::at("archive", found, |(outcome, found)| (outcome, steps_of(&found)))
     }
 
     async fn in_all(&self, sought: &Sought) -> Result<(String, Vec<Found>)> {
@@ -123,7 +133,7 @@ impl Search {
         sought: &Sought,
         choose: impl Fn(&mut Vec<Day>),
     ) -> Result<(String, Vec<Found>)> {
-        let known = indexes(&self.objects).await?;
+        let known = self.known.get_or_try_init(|| indexes(&self.objects)).await?;
         let mut days: Vec<Day> = known
             .iter()
             .filter(|(_, index)| sought.is_in(index))
@@ -139,9 +149,11 @@ impl Search {
         // Days after that of the newest index have none yet: their files are behind what it has seen. Where no day was ever
         // checked that is everything.
         let is_leases = matches!(sought, Sought::Leases(_));
-        let newest = known.values().next_back().map_or(&[][..], |index| &index.chains);
         if found.is_empty() || is_leases {
-            found.extend(self.read(self.files_behind(newest).await?, sought).await?);
+            let newest = known.values().next_back();
+            let behind = || self.files_behind(newest.map_or(&[], |index| &index.chains));
+            let newer = self.newer.get_or_try_init(behind).await?;
+            found.extend(self.read(newer.clone(), sought).await?);
         }
         let outcome = match found.len() {
             0 => format!(
@@ -199,19 +211,6 @@ fn about_that_day(days: &mut Vec<Day>, day: Day) {
     let upto = days.partition_point(|of| *of <= day);
     days.truncate(upto + 1);
     days.drain(..days.len().saturating_sub(DAYS_BACK));
-}
-
-fn looked<T>(found: Result<(String, T)>) -> (Looked, Option<T>) {
-    let (outcome, found) = match found {
-        Ok((outcome, found)) => (outcome, Some(found)),
-        Err(error) => (error.to_string(), None),
-    };
-    let looked = Looked {
-        place: "archive".to_owned(),
-        failed: found.is_none(),
-        outcome,
-    };
-    (looked, found)
 }
 
 fn read_file(file: &FileEntry, bytes: &Bytes, sought: &Sought) -> Result<Vec<Found>> {
@@ -287,7 +286,8 @@ fn steps_of(found: &[Found]) -> Vec<LeaseStep> {
         .collect();
     let step = |event: &&Event| {
         let payload: Payload = serde_json::from_str(event.payload.get()).unwrap_or_default();
-        step_of(&event.kind, event.event_id, &event.at, payload.detail)
+        let at_ms = u64::try_from(parse_us(&event.at)? / 1_000).ok()?;
+        step_of(&event.kind, event.event_id, UnixMs(at_ms), payload.detail)
     };
     by_number.values().filter_map(step).collect()
 }

@@ -79,10 +79,6 @@ pub(super) struct Opened {
     pub refused: Vec<String>,
 }
 
-fn told(error: &PgError) -> String {
-    error.to_string()
-}
-
 impl Databases {
     /// # Errors
     /// The server does not answer. A database that does not is told, and the others are asked.
@@ -97,7 +93,7 @@ impl Databases {
             match open(&url, postgres.connect_timeout).await {
                 Ok(Some(session)) => found.each.push((database, session)),
                 Ok(None) => {}
-                Err(error) => found.away.push((database, told(&error))),
+                Err(error) => found.away.push((database, error.to_string())),
             }
         }
         Ok(found)
@@ -109,11 +105,8 @@ impl Databases {
     }
 
     pub(super) fn tell_who_is_away(&self, looked: &mut Vec<Looked>) {
-        looked.extend(self.away.iter().map(|(database, error)| Looked {
-            place: format!("database {database}"),
-            outcome: error.clone(),
-            failed: true,
-        }));
+        let told = |(database, why): &(String, String)| Looked::failed(format!("database {database}"), why);
+        looked.extend(self.away.iter().map(told));
     }
 
     /// Events that are about an id of a tag, or of any.
@@ -125,20 +118,16 @@ impl Databases {
     ) -> Vec<Range> {
         let mut found = Vec::new();
         for (database, session) in self.each() {
-            let (outcome, failed) = match grants_of(session, sought, whole, database).await {
-                Ok(ranges) if ranges.is_empty() => ("no event is about it".to_owned(), false),
-                Ok(ranges) => {
-                    let outcome = format!("{} events are about it", ranges.len());
-                    found.extend(ranges);
-                    (outcome, false)
-                }
-                Err(error) => (error.to_string(), true),
-            };
-            looked.push(Looked {
-                place: format!("database {database}"),
-                outcome,
-                failed,
+            let ranges = grants_of(session, sought, whole, database).await;
+            let (told, ranges) = Looked::at(format!("database {database}"), ranges, |ranges| {
+                let outcome = match ranges.len() {
+                    0 => "no event is about it".to_owned(),
+                    events => format!("{events} events are about it"),
+                };
+                (outcome, ranges)
             });
+            looked.push(told);
+            found.extend(ranges.unwrap_or_default());
         }
         self.tell_who_is_away(looked);
         found
@@ -208,14 +197,11 @@ impl Databases {
         }
         // One server has one key file: the others say the same.
         opened.refused.truncate(1);
-        looked.push(Looked {
-            place: "keys of sealed ids".to_owned(),
-            outcome: match &opened.found {
-                Some((_, database)) => format!("opened in {database}"),
-                None => "not opened".to_owned(),
-            },
-            failed: false,
-        });
+        let outcome = match &opened.found {
+            Some((_, database)) => format!("opened in {database}"),
+            None => "not opened".to_owned(),
+        };
+        looked.push(Looked::new("keys of sealed ids", outcome));
         opened
     }
 }
@@ -247,7 +233,7 @@ async fn grants_of(
         let rows = session
             .rows(sql, &[&id, &tag])
             .await
-            .map_err(|error| Error::retry(told(&error)))?;
+            .map_err(|error| Error::retry(error.to_string()))?;
         if !rows.is_empty() {
             return rows.iter().map(|row| range_of(row, database)).collect();
         }

@@ -3,42 +3,28 @@
 use super::Looked;
 use crate::config::Config;
 use crate::event::LEASE_KIND;
-use crate::operator::events::{Event, Trail, Wish};
+use crate::operator::events::{Trail, Wish};
 use idgen_core::clock::UnixMs;
 use idgen_core::forensics::{LeaseStep, StepKind};
-use idgen_core::utc::parse_us;
+use idgen_core::lease::events::Record;
 use serde::Deserialize;
 
 /// Events of one identity that are read: the last so many.
 const EVENTS_MAX: u32 = 100_000;
 
-/// See the module.
-pub(super) struct LeaseTrail;
-
-impl LeaseTrail {
-    /// Everything that has happened to an identity.
-    pub(super) async fn read(config: &Config, identity: &str) -> (Looked, Option<Vec<LeaseStep>>) {
-        let wish = Wish {
-            subject: Some(identity.to_owned()),
-            kind: None,
-            since: None,
-            limit: EVENTS_MAX,
-        };
-        let read = async { Trail::open(config).await?.list(&wish).await };
-        let (outcome, steps) = match read.await {
-            Ok(events) => {
-                let steps: Vec<_> = events.events.iter().filter_map(step_of_trail).collect();
-                (format!("{} events of {identity}", steps.len()), Some(steps))
-            }
-            Err(error) => (error.to_string(), None),
-        };
-        let looked = Looked {
-            place: "trail of leases".to_owned(),
-            failed: steps.is_none(),
-            outcome,
-        };
-        (looked, steps)
-    }
+/// Everything that has happened to an identity.
+pub(super) async fn read(config: &Config, identity: &str) -> (Looked, Option<Vec<LeaseStep>>) {
+    let wish = Wish {
+        subject: Some(identity.to_owned()),
+        kind: None,
+        since: None,
+        limit: EVENTS_MAX,
+    };
+    let read = async { Trail::open(config).await?.records(&wish).await };
+    Looked::at("trail of leases", read.await, |records| {
+        let steps: Vec<_> = records.iter().filter_map(step_of_trail).collect();
+        (format!("{} events of {identity}", steps.len()), steps)
+    })
 }
 
 /// What of an event's detail matters.
@@ -52,16 +38,15 @@ pub(super) struct Detail {
     generation: u64,
 }
 
-fn step_of_trail(event: &Event) -> Option<LeaseStep> {
-    let detail = Detail::deserialize(&event.detail).unwrap_or_default();
-    let seq = i64::try_from(event.seq).ok()?;
-    step_of(&event.kind, seq, &event.at, detail)
+fn step_of_trail(record: &Record) -> Option<LeaseStep> {
+    let detail = serde_json::from_str(&record.detail).unwrap_or_default();
+    let seq = i64::try_from(record.seq).ok()?;
+    step_of(&record.kind, seq, UnixMs(record.at_ms), detail)
 }
 
 /// A step, where the event is one. `kind` may have the prefix that it has outside of its table.
-pub(super) fn step_of(kind: &str, seq: i64, at: &str, detail: Detail) -> Option<LeaseStep> {
+pub(super) fn step_of(kind: &str, seq: i64, at: UnixMs, detail: Detail) -> Option<LeaseStep> {
     let kind = kind.strip_prefix(LEASE_KIND).unwrap_or(kind);
-    let at = moment(at)?;
     let ceiling = detail.ceiling_ms.map(UnixMs);
     let kind = match kind {
         "granted" => StepKind::Granted {
@@ -83,20 +68,11 @@ pub(super) fn step_of(kind: &str, seq: i64, at: &str, detail: Detail) -> Option<
     })
 }
 
-fn moment(text: &str) -> Option<UnixMs> {
-    let us = match parse_us(text) {
-        Some(us) => us.cast_unsigned(),
-        None => {
-            let at = humantime::parse_rfc3339_weak(text).ok()?;
-            u64::try_from(at.duration_since(std::time::UNIX_EPOCH).ok()?.as_micros()).ok()?
-        }
-    };
-    Some(UnixMs(us / 1_000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const AT: UnixMs = UnixMs(1_796_032_800_000);
 
     fn detail(json: &str) -> Detail {
         serde_json::from_str(json).unwrap()
@@ -108,9 +84,8 @@ mod tests {
             let told = detail(
                 "{\"holder\": \"db-a\", \"instance\": \"f0\", \"token\": \"0/7\", \"ceiling_ms\": 9, \"generation\": 3}",
             );
-            step_of(kind, 5, "2026-11-30T10:00:00.000001Z", told)
+            step_of(kind, 5, AT, told)
         };
-        let at = UnixMs(1_796_032_800_000);
         let granted = StepKind::Granted {
             holder: "db-a".to_owned(),
             instance: "f0".to_owned(),
@@ -119,12 +94,11 @@ mod tests {
         };
         for kind in ["granted", "snowflake.lease.granted"] {
             let step = of(kind).unwrap();
-            assert_eq!((step.seq, step.at, step.ceiling), (5, at, Some(UnixMs(9))));
+            assert_eq!((step.seq, step.at, step.ceiling), (5, AT, Some(UnixMs(9))));
             assert_eq!(step.kind, granted);
         }
         assert!(matches!(of("expired").unwrap().kind, StepKind::Ended { how } if how == "expired"));
         assert_eq!(of("assigned"), None);
-        assert_eq!(step_of("granted", 1, "soon", Detail::default()), None);
-        assert!(step_of("granted", 1, "2026-11-30T10:00:00Z", Detail::default()).is_some());
+        assert!(step_of("granted", 1, AT, Detail::default()).is_some());
     }
 }

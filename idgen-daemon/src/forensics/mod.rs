@@ -14,7 +14,6 @@ pub use self::impact::{Impact, ImpactWish, Touched, impact};
 pub use self::show::{impact_text, whois_text};
 
 use self::in_tables::Databases;
-use self::in_trail::LeaseTrail;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::lease::host_clock;
@@ -79,6 +78,38 @@ pub struct Looked {
     pub outcome: String,
     /// It did not answer: what it has is not known.
     pub failed: bool,
+}
+
+impl Looked {
+    fn new(place: impl Into<String>, outcome: impl std::fmt::Display) -> Self {
+        Self {
+            place: place.into(),
+            outcome: outcome.to_string(),
+            failed: false,
+        }
+    }
+
+    fn failed(place: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self {
+            failed: true,
+            ..Self::new(place, why)
+        }
+    }
+
+    /// What a place has answered, and `tell` makes of it.
+    fn at<A, T>(
+        place: impl Into<String>,
+        answer: Result<A>,
+        tell: impl FnOnce(A) -> (String, T),
+    ) -> (Self, Option<T>) {
+        match answer {
+            Ok(answer) => {
+                let (outcome, told) = tell(answer);
+                (Self::new(place, outcome), Some(told))
+            }
+            Err(error) => (Self::failed(place, error), None),
+        }
+    }
 }
 
 /// What an id may be.
@@ -269,6 +300,8 @@ pub async fn whois(config: &Config, text: &str, wish: &WhoisWish) -> Result<Whoi
         config,
         wish,
         databases: Databases::open(config).await?,
+        #[cfg(feature = "outbox")]
+        archive: tokio::sync::OnceCell::new(),
         looked: Vec::new(),
         readings: Vec::new(),
     };
@@ -290,6 +323,8 @@ struct Looking<'c> {
     config: &'c Config,
     wish: &'c WhoisWish,
     databases: Databases,
+    #[cfg(feature = "outbox")]
+    archive: tokio::sync::OnceCell<Option<in_archive::Search>>,
     looked: Vec<Looked>,
     readings: Vec<Reading>,
 }
@@ -421,7 +456,7 @@ impl Looking<'_> {
     #[cfg(feature = "outbox")]
     async fn with_archived(&mut self, id: i64, mut found: Vec<Range>) -> Vec<Range> {
         let is_enough = !self.wish.whole && found.iter().any(Range::is_grant);
-        if !is_enough && let Some(archive) = in_archive::Search::open(self.config).await {
+        if !is_enough && let Some(archive) = self.archive().await {
             let there = archive
                 .grants(id, self.wish.tag.as_deref(), self.wish.whole)
                 .await;
@@ -430,6 +465,13 @@ impl Looking<'_> {
             found.extend(there.into_iter().filter(|range| !known.contains(&range.key())));
         }
         found
+    }
+
+    /// Opened when somebody wants it.
+    #[cfg(feature = "outbox")]
+    async fn archive(&self) -> Option<&in_archive::Search> {
+        let open = || in_archive::Search::open(self.config);
+        self.archive.get_or_init(open).await.as_ref()
     }
 
     /// What a place has said, or nothing.
@@ -483,13 +525,13 @@ impl Looking<'_> {
     }
 
     async fn held(&mut self, identity: &str, at: UnixMs) -> Result<HeldBy> {
-        let trail = LeaseTrail::read(self.config, identity).await;
+        let trail = in_trail::read(self.config, identity).await;
         let steps = self.take(trail).unwrap_or_default();
         let found = tenures(&steps);
         let held = shown(held_at(&found, at), "idgen.lease_event");
         #[cfg(feature = "outbox")]
         if matches!(held, HeldBy::Unknown)
-            && let Some(archive) = in_archive::Search::open(self.config).await
+            && let Some(archive) = self.archive().await
         {
             let there = archive.steps(identity, at, self.wish.whole).await;
             let steps = self.take(there).unwrap_or_default();

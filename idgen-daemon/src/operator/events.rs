@@ -168,6 +168,14 @@ impl Trail {
 
     /// The last events that are wished for.
     pub async fn list(&mut self, wish: &Wish) -> Result<Events> {
+        let records = self.records(wish).await?;
+        Ok(Events {
+            events: records.iter().map(Event::of).collect(),
+        })
+    }
+
+    /// The same as they are kept.
+    pub(crate) async fn records(&mut self, wish: &Wish) -> Result<Vec<Record>> {
         let read = Read {
             after: 0,
             subject: wish.subject.as_deref(),
@@ -176,10 +184,7 @@ impl Trail {
             limit: wish.limit,
             last: true,
         };
-        let records = self.sink.read(self.cell, &read).await.map_err(of_store)?;
-        Ok(Events {
-            events: records.iter().map(Event::of).collect(),
-        })
+        self.sink.read(self.cell, &read).await.map_err(of_store)
     }
 
     /// What came after this one.

@@ -135,7 +135,7 @@ impl Opened {
     /// # Errors
     /// A page is damaged, or a column is missing.
     pub fn each_key(&self, mut see: impl FnMut(Uuid, EventKey)) -> Result<(), FileError> {
-        for batch in self.batches()? {
+        for batch in self.batches_of(&["source", "event_id", "at"])? {
             let columns = Columns(batch?);
             let (sources, ids) = (columns.get("source")?, columns.get("event_id")?);
             let (sources, ids) = (sources.as_string::<i32>(), ids.as_primitive::<Int64Type>());
