@@ -5,9 +5,10 @@ use crate::authority::Open;
 use crate::complaint::Complaint;
 use crate::config::PostgresConfig;
 use crate::error::{Error, Result};
+use crate::lease::host_ms;
 use crate::metrics::{ColumnErrors, ServerCounts, ServerMetrics};
 use crate::postgres::{PgError, PostgresUrl, Session, column, explain};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Sessions are opened and closed each time, so that none stands in the way of `DROP DATABASE`. As often as Prometheus comes.
@@ -62,7 +63,7 @@ async fn read(postgres: &PostgresConfig, metrics: &ServerMetrics) -> Result<()> 
     }
     let counts = counts(&session).await?;
     drop(session);
-    metrics.set(&counts, unix_s());
+    metrics.set(&counts, host_ms() / 1_000);
     let databases = postgres.databases().await?;
     metrics.keep_databases(&databases);
     let mut failed = None;
@@ -125,9 +126,4 @@ async fn duplicates(url: &PostgresUrl, limit: Duration) -> Result<Vec<ColumnErro
             })
         })
         .collect()
-}
-
-fn unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

@@ -75,6 +75,25 @@ pub struct EventToken {
     pub revision: i64,
 }
 
+impl std::fmt::Display for EventToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.epoch, self.revision)
+    }
+}
+
+/// What the detail of an event of a lease may have, by kind, as `idgen_core::lease::events` writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct LeaseDetail {
+    pub holder: Option<String>,
+    pub instance: Option<String>,
+    pub token: Option<String>,
+    pub ceiling_ms: Option<u64>,
+    pub generation: Option<u64>,
+    pub above_ms: Option<u64>,
+    pub early_ms: Option<u64>,
+}
+
 /// Why bytes are no event that this program reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Foreign {

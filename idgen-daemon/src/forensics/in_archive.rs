@@ -3,7 +3,7 @@
 //! The index of a day says which ids and leases its files are about, so a few days of many are read. What an index does not
 //! know, because its day was not checked yet, is behind the last commits that the newest index has seen.
 
-use super::in_trail::{Detail, step_of};
+use super::in_trail::step_of;
 use super::{Looked, Range};
 use crate::archive::commit::{BadFile, FileEntry};
 use crate::archive::index::{DayIndex, each_of, indexes, subject_of};
@@ -12,7 +12,7 @@ use crate::archive::parquet::{About, Arrived, FileError};
 use crate::archive::verify::{ChainHead, chains, walk};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::event::{Event, LEASE_TAG};
+use crate::event::{Event, LEASE_TAG, LeaseDetail};
 use bytes::Bytes;
 use idgen_core::clock::UnixMs;
 use idgen_core::day::Day;
@@ -255,9 +255,7 @@ fn range_of((file, row): &Found) -> Range {
         at: event.at.clone(),
         source: event.source.to_string(),
         event_id: event.event_id,
-        token: event
-            .token
-            .map(|token| format!("{}/{}", token.epoch, token.revision)),
+        token: event.token.map(|token| token.to_string()),
         tx: event.tx.clone(),
         payload: serde_json::from_str(event.payload.get()).unwrap_or_default(),
         found_in: format!(
@@ -270,7 +268,7 @@ fn range_of((file, row): &Found) -> Range {
 #[derive(Default, Deserialize)]
 struct Payload {
     #[serde(default)]
-    detail: Detail,
+    detail: LeaseDetail,
 }
 
 /// Of one cell: that whose events are the most recent.

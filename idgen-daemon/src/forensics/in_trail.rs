@@ -2,12 +2,11 @@
 
 use super::Looked;
 use crate::config::Config;
-use crate::event::LEASE_KIND;
+use crate::event::{LEASE_KIND, LeaseDetail};
 use crate::operator::events::{Trail, Wish};
 use idgen_core::clock::UnixMs;
 use idgen_core::forensics::{LeaseStep, StepKind};
 use idgen_core::lease::events::Record;
-use serde::Deserialize;
 
 /// Events of one identity that are read: the last so many.
 const EVENTS_MAX: u32 = 100_000;
@@ -27,17 +26,6 @@ pub(super) async fn read(config: &Config, identity: &str) -> (Looked, Option<Vec
     })
 }
 
-/// What of an event's detail matters.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Detail {
-    holder: String,
-    instance: String,
-    token: String,
-    ceiling_ms: Option<u64>,
-    generation: u64,
-}
-
 fn step_of_trail(record: &Record) -> Option<LeaseStep> {
     let detail = serde_json::from_str(&record.detail).unwrap_or_default();
     let seq = i64::try_from(record.seq).ok()?;
@@ -45,15 +33,15 @@ fn step_of_trail(record: &Record) -> Option<LeaseStep> {
 }
 
 /// A step, where the event is one. `kind` may have the prefix that it has outside of its table.
-pub(super) fn step_of(kind: &str, seq: i64, at: UnixMs, detail: Detail) -> Option<LeaseStep> {
+pub(super) fn step_of(kind: &str, seq: i64, at: UnixMs, detail: LeaseDetail) -> Option<LeaseStep> {
     let kind = kind.strip_prefix(LEASE_KIND).unwrap_or(kind);
     let ceiling = detail.ceiling_ms.map(UnixMs);
     let kind = match kind {
         "granted" => StepKind::Granted {
-            holder: detail.holder,
-            instance: detail.instance,
-            token: detail.token,
-            is_first: detail.generation == 1,
+            holder: detail.holder.unwrap_or_default(),
+            instance: detail.instance.unwrap_or_default(),
+            token: detail.token.unwrap_or_default(),
+            is_first: detail.generation == Some(1),
         },
         "released" | "expired" | "removed" | "force_released" | "deleted" | "lost" => {
             StepKind::Ended { how: kind.to_owned() }
@@ -74,7 +62,7 @@ mod tests {
 
     const AT: UnixMs = UnixMs(1_796_032_800_000);
 
-    fn detail(json: &str) -> Detail {
+    fn detail(json: &str) -> LeaseDetail {
         serde_json::from_str(json).unwrap()
     }
 
@@ -99,6 +87,6 @@ mod tests {
         }
         assert!(matches!(of("expired").unwrap().kind, StepKind::Ended { how } if how == "expired"));
         assert_eq!(of("assigned"), None);
-        assert!(step_of("granted", 1, AT, Detail::default()).is_some());
+        assert!(step_of("granted", 1, AT, LeaseDetail::default()).is_some());
     }
 }

@@ -132,8 +132,8 @@ pub async fn wait_for(
     limit: Duration,
     metrics: Option<&NightlyMetrics>,
 ) -> Result<(), Halt> {
-    let (began, mut why);
-    began = Instant::now();
+    let began = Instant::now();
+    let mut why;
     loop {
         match look(reader, fence).await {
             Ok(standing) => {

@@ -1,7 +1,7 @@
 //! From an event to what the rules in `idgen_core::audit` want to know of it, and from their alarms to findings.
 
 use super::super::finding::{Finding, FindingKind, Issuer};
-use crate::event::{Event, EventToken, LEASE_KIND};
+use crate::event::{Event, LEASE_KIND, LeaseDetail};
 use idgen_core::audit::{
     Alarm, Damaged, Heard, Ids, LeaseAlarm, LeaseDeed, Leased, Leases, Limits, Origin, Party, Probe, Span,
     Subject, Told,
@@ -211,14 +211,10 @@ pub(super) fn issuer(event: &Event, place: Option<(i32, i64)>) -> Issuer {
         at: Some(event.at.clone()),
         lo: event.lo,
         hi: event.hi,
-        token: event.token.map(show_token),
+        token: event.token.map(|token| token.to_string()),
         partition: place.map(|(partition, _)| partition),
         offset: place.map(|(_, offset)| offset),
     }
-}
-
-fn show_token(token: EventToken) -> String {
-    format!("{}/{}", token.epoch, token.revision)
 }
 
 fn at(origin: Origin, span: Option<Span>) -> Issuer {
@@ -310,18 +306,6 @@ struct LeasePayload {
     finding: Option<String>,
     #[serde(default)]
     detail: LeaseDetail,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct LeaseDetail {
-    holder: Option<String>,
-    instance: Option<String>,
-    token: Option<String>,
-    ceiling_ms: Option<u64>,
-    generation: Option<u64>,
-    above_ms: Option<u64>,
-    early_ms: Option<u64>,
 }
 
 fn lease_deed(event: &Event) -> LeaseNews {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::event::EventToken;
 use serde_json::json;
 use serde_json::value::RawValue;
 
