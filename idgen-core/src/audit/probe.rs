@@ -80,6 +80,9 @@ pub enum Alarm {
         later: (Span, Origin),
         /// ... and which ids both have.
         common: Span,
+        /// In how many ranges of `common`. More than one: those of a grant over very many earlier ones that are not told one by
+        /// one.
+        ranges: usize,
     },
     /// A number of a stream stands for two different events.
     Rewritten {
@@ -111,6 +114,10 @@ pub struct Heard {
     /// What cannot be; nearly always nothing.
     pub alarms: Vec<Alarm>,
 }
+
+/// Ranges that a grant has in common with earlier ones, told one by one; the others as one. Whoever grants over all that there is
+/// is looked at as a whole.
+const PER_GRANT: usize = 1_000;
 
 /// How much is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,20 +343,33 @@ impl Probe {
         }
         self.counts.holes += u64::from(self.axes.leaves_out(at, span));
         let later = (span, origin);
-        for common in self.axes.insert(at, span) {
+        let mut there = self.axes.insert(at, span);
+        let rest = there.split_off(there.len().min(PER_GRANT));
+        for common in there {
             let known = self.grants.with_any_of(at, common);
             if known.is_empty() {
                 alarms.push(Alarm::Overlap {
                     earlier: None,
                     later,
                     common,
+                    ranges: 1,
                 });
             }
             alarms.extend(known.into_iter().map(|(earlier, of)| Alarm::Overlap {
                 earlier: Some((earlier, of)),
                 later,
                 common: earlier.common(common).unwrap_or(common),
+                ranges: 1,
             }));
+        }
+        let ranges = rest.len();
+        if let Some(common) = rest.into_iter().reduce(Span::hull) {
+            alarms.push(Alarm::Overlap {
+                earlier: None,
+                later,
+                common,
+                ranges,
+            });
         }
         self.grants.keep(at, span, origin);
     }

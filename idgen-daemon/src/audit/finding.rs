@@ -1,12 +1,15 @@
 //! What an audit has found, as `idgen.audit_finding` keeps it: each thing once, whoever finds it and how often.
 
 use crate::error::{Error, Result};
-use crate::postgres::Session;
+use crate::postgres::{PgError, Session};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
+
+/// Of a text that Postgres does not take so many characters are kept.
+const TEXT_MAX: usize = 1_000;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,6 +144,23 @@ impl Issuer {
             ),
         }
     }
+
+    fn reduced(&self) -> Self {
+        let reduced = |text: &Option<String>| text.as_deref().map(plain);
+        Self {
+            source: plain(&self.source),
+            service: reduced(&self.service),
+            at: reduced(&self.at),
+            token: reduced(&self.token),
+            ..self.clone()
+        }
+    }
+}
+
+/// The beginning of a text, without anything that some database may not take.
+fn plain(text: &str) -> String {
+    let begins = text.chars().take(TEXT_MAX);
+    begins.flat_map(char::escape_default).collect()
 }
 
 /// What was found.
@@ -190,6 +210,23 @@ impl Finding {
         }
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
+
+    /// The same with texts that every database takes; `why`: what Postgres has said of it as it is.
+    fn reduced(&self, why: &str) -> Self {
+        let detail = format!(
+            "{} (escaped and cut, since Postgres refused it as it was: {why})",
+            self.detail
+        );
+        Self {
+            kind: self.kind,
+            space: self.space,
+            tag: self.tag.as_deref().map(plain),
+            common: self.common.filter(|(lo, hi)| lo <= hi),
+            first: self.first.as_ref().map(Issuer::reduced),
+            second: self.second.as_ref().map(Issuer::reduced),
+            detail: plain(&detail),
+        }
+    }
 }
 
 /// What became of a finding.
@@ -201,28 +238,67 @@ pub struct Recorded {
     pub is_new: bool,
     /// Nobody has closed it.
     pub is_open: bool,
+    /// Postgres refused it as it was: its texts are escaped and cut.
+    pub is_reduced: bool,
 }
 
 const RECORD: &str = "
     SELECT finding_id, is_new, is_open FROM idgen.record_finding($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10, $11)";
 
-/// Writes a finding down, or that it was met again.
+/// Writes a finding down, or that it was met again. What comes from a topic or an archive may have texts that this database
+/// cannot store: it is stored all the same, with these texts escaped.
 ///
 /// # Errors
-/// Postgres did not answer, or refused.
+/// `Retry`: Postgres did not answer, or cannot now. `Refused`: it will never take this finding.
 pub async fn record(
     session: &Session,
     finding: &Finding,
     found_by: FoundBy,
     run_id: Option<i64>,
 ) -> Result<Recorded> {
+    let fingerprint = finding.fingerprint();
+    let name = |error: &PgError| format!("record a finding: {error}");
+    let why = match write(session, (&fingerprint, finding), found_by, run_id).await {
+        Ok(recorded) => return Ok(recorded),
+        Err(error) if is_for_good(error.sqlstate()) => error,
+        Err(error) => return Err(Error::retry(name(&error))),
+    };
+    let reduced = finding.reduced(&why.to_string());
+    match write(session, (&fingerprint, &reduced), found_by, run_id).await {
+        Ok(recorded) => {
+            tracing::error!(
+                finding = recorded.id,
+                "Postgres refuses a finding as it is, and has it escaped and cut: {why}"
+            );
+            Ok(Recorded {
+                is_reduced: true,
+                ..recorded
+            })
+        }
+        Err(error) if is_for_good(error.sqlstate()) => Err(Error::refused(name(&error))),
+        Err(error) => Err(Error::retry(name(&error))),
+    }
+}
+
+/// Does Postgres say this of what is to be stored, and will say it again: data exceptions, constraints, limits of the program?
+fn is_for_good(sqlstate: Option<&str>) -> bool {
+    sqlstate
+        .is_some_and(|code| code != "23505" && ["22", "23", "54"].iter().any(|class| code.starts_with(class)))
+}
+
+async fn write(
+    session: &Session,
+    (fingerprint, finding): (&str, &Finding),
+    found_by: FoundBy,
+    run_id: Option<i64>,
+) -> std::result::Result<Recorded, PgError> {
     let (lo, hi) = (finding.common.map(|ids| ids.0), finding.common.map(|ids| ids.1));
     let (first, second) = (json(finding.first.as_ref())?, json(finding.second.as_ref())?);
     let rows = session
         .rows_typed(
             RECORD,
             &[
-                (&finding.fingerprint(), Type::TEXT),
+                (&fingerprint, Type::TEXT),
                 (&finding.kind.name(), Type::TEXT),
                 (&finding.space, Type::UUID),
                 (&finding.tag, Type::TEXT),
@@ -235,22 +311,21 @@ pub async fn record(
                 (&run_id, Type::INT8),
             ],
         )
-        .await
-        .map_err(|error| Error::retry(format!("record a finding: {error}")))?;
+        .await?;
     let row = rows
         .first()
-        .ok_or_else(|| Error::retry("record a finding: no answer"))?;
-    let failed = |error| Error::retry(format!("record a finding: {error}"));
+        .ok_or_else(|| PgError::Malformed("no answer".to_owned()))?;
     Ok(Recorded {
-        id: row.try_get(0).map_err(failed)?,
-        is_new: row.try_get(1).map_err(failed)?,
-        is_open: row.try_get(2).map_err(failed)?,
+        id: row.try_get(0)?,
+        is_new: row.try_get(1)?,
+        is_open: row.try_get(2)?,
+        is_reduced: false,
     })
 }
 
-fn json(issuer: Option<&Issuer>) -> Result<Option<String>> {
+fn json(issuer: Option<&Issuer>) -> std::result::Result<Option<String>, PgError> {
     let text = issuer.map(serde_json::to_string).transpose();
-    text.map_err(|error| Error::runtime(format!("write an issuer down: {error}")))
+    text.map_err(|error| PgError::Malformed(format!("write an issuer down: {error}")))
 }
 
 /// The same; returns whether it is new.
@@ -333,6 +408,32 @@ mod tests {
         };
         assert_ne!(missing(5, 6).fingerprint(), missing(5, 7).fingerprint());
         assert_eq!(missing(5, 6).fingerprint(), missing(5, 6).fingerprint());
+    }
+
+    #[test]
+    fn a_reduced_finding_is_plain_and_of_the_same_place() {
+        let mut odd = overlap();
+        odd.tag = Some("or\0ders ü".to_owned());
+        odd.common = Some((5, 4));
+        odd.first.as_mut().unwrap().service = Some("ü".repeat(2 * TEXT_MAX));
+        let reduced = odd.reduced("no \0 please");
+        assert_eq!(reduced.tag.as_deref(), Some("or\\u{0}ders \\u{fc}"));
+        assert_eq!((reduced.common, reduced.space), (None, odd.space));
+        assert!(reduced.detail.starts_with("two grants (") && reduced.detail.ends_with("no \\u{0} please)"));
+        let first = reduced.first.unwrap();
+        assert_eq!((first.source.as_str(), first.event_id), ("a", Some(1)));
+        assert_eq!(first.service.unwrap(), "\\u{fc}".repeat(TEXT_MAX));
+    }
+
+    #[test]
+    fn what_postgres_says_of_a_finding_itself_it_says_again() {
+        for code in ["22021", "22P05", "23514", "23502", "54000"] {
+            assert!(is_for_good(Some(code)), "{code}");
+        }
+        for code in ["23505", "40001", "42501", "42883", "53100", "57P01"] {
+            assert!(!is_for_good(Some(code)), "{code}");
+        }
+        assert!(!is_for_good(None));
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub struct ProbeMetrics {
     pub overlap_open: IntGauge,
     /// Gaps in streams that are open.
     pub gap_open: IntGauge,
+    /// Findings that are not stored yet.
+    pub waiting: IntGauge,
+    /// ... and of those the database's refusals.
+    pub refused: IntGauge,
+    /// Findings that the database has taken in a reduced form.
+    pub reduced: IntCounter,
     /// Messages that are no events.
     pub foreign: IntCounter,
     news: IntCounter,
@@ -61,7 +67,7 @@ impl ProbeMetrics {
             )?,
             lag: gauge(
                 "idgen_probe_lag_seconds",
-                "How long ago the last message that the probe has read came to its broker; 0: it has read all. While brokers do not answer, since when.",
+                "How long ago the last message that the probe has read came to its broker; 0: it has read all. While brokers do not answer, or too many findings wait, since when.",
             )?,
             overlap_open: gauge(
                 "idgen_overlap_open",
@@ -70,6 +76,21 @@ impl ProbeMetrics {
             gap_open: gauge(
                 "idgen_seq_gap_open",
                 "Gaps in the numbers of streams of events: something that was recorded has not come.",
+            )?,
+            waiting: gauge(
+                "idgen_probe_findings_waiting",
+                "Findings that wait to be stored. While it is 1000 or more the topic is not read on.",
+            )?,
+            refused: gauge(
+                "idgen_probe_findings_refused",
+                "Findings that the database refuses for good, and that are kept in memory. More than 0: see the runbook.",
+            )?,
+            reduced: registered(
+                registry,
+                IntCounter::new(
+                    "idgen_probe_findings_reduced_total",
+                    "Findings with texts that the database does not take: they are stored escaped and cut.",
+                ),
             )?,
             foreign: events.with_label_values(&["foreign"]),
             news: events.with_label_values(&["news"]),

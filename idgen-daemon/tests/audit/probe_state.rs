@@ -182,3 +182,73 @@ fn a_finding_waits_for_the_database_and_too_many_spans_are_told() {
     });
     daemon.terminate();
 }
+
+/// Without room for what it may find the probe reads nothing more, so that nothing is left out and no checkpoint is behind it.
+#[test]
+fn with_no_room_for_findings_the_topic_waits_and_each_of_them_is_stored() {
+    const MANY: i64 = 1_100;
+    let mut scene = Scene::new();
+    let mut daemon = scene.options("").start();
+    scene.send(&grants(A, "orders", 1..=MANY));
+    wait_news(&mut daemon, MANY as f64);
+    scene.server.stop();
+    let again: Vec<_> = (1..=MANY)
+        .map(|n| grant((OTHER, SPACE), "orders", n, (n * 10 + 5, n * 10 + 6)))
+        .collect();
+    scene.send(&again);
+    daemon.wait_log(&["the topic is not read on until they are"]);
+    wait_metric(&mut daemon, "idgen_probe_findings_waiting ", 1_000.0);
+    wait_news(&mut daemon, (MANY + 1_000) as f64);
+    eventually_true(PATIENCE, "the lag grows", || {
+        metric(&mut daemon, "idgen_probe_lag_seconds ").is_some_and(|lag| lag >= 2.0)
+    });
+    scene.server.run();
+    wait_metric(&mut daemon, "idgen_probe_findings_waiting ", 0.0);
+    wait_news(&mut daemon, 2.0 * MANY as f64);
+    eventually_true(PATIENCE, "each of them is stored", || {
+        scene.findings().len() as i64 == MANY
+    });
+    wait_metric(&mut daemon, "idgen_probe_lag_seconds ", 0.0);
+    daemon.terminate();
+}
+
+/// What the database refuses is stored in a form that it takes, or kept: it holds nothing else up, and is not forgotten.
+#[test]
+fn a_finding_that_the_database_refuses_is_told_and_holds_nothing_up() {
+    let scene = Scene::new();
+    let options = scene.options(&scene.checkpoint());
+    let mut client = scene.server.connect();
+    sql::run(
+        &mut client,
+        "ALTER TABLE idgen.audit_finding ADD CONSTRAINT plain CHECK (tag !~ '[^ -~]'), ADD CONSTRAINT never CHECK (tag <> 'never')",
+    );
+    let mut daemon = options.start();
+    for tag in ["bücher", "never", "orders"] {
+        scene.send(&grants(A, tag, 1..=5));
+        scene.send(&[grant((OTHER, SPACE), tag, 1, (15, 16))]);
+    }
+    let reduced = scene.found("overlap", "b\\u{fc}cher");
+    assert!(
+        reduced.detail.contains("plain") && reduced.detail.contains("23514"),
+        "{reduced:?}"
+    );
+    assert_eq!(reduced.ids, Some((15, 16)));
+    scene.found("overlap", "orders");
+    wait_metric(&mut daemon, "idgen_probe_findings_reduced_total ", 1.0);
+    wait_metric(&mut daemon, "idgen_probe_findings_refused ", 1.0);
+    assert_eq!(metric(&mut daemon, "idgen_probe_findings_waiting "), Some(1.0));
+    daemon.wait_log(&["is refused by the database", "never"]);
+    daemon.terminate();
+    let checkpoint = scene.folder.join(&format!("probe-{}.checkpoint", scene.topic));
+    assert!(!checkpoint.exists(), "it would be behind what is not stored");
+
+    sql::run(
+        &mut client,
+        "ALTER TABLE idgen.audit_finding DROP CONSTRAINT never",
+    );
+    let daemon = options.start();
+    scene.found("overlap", "never");
+    daemon.terminate();
+    assert!(checkpoint.exists());
+    assert_eq!(scene.findings().len(), 3, "each of them once");
+}

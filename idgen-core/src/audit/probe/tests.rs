@@ -117,6 +117,7 @@ fn two_databases_that_grant_the_same_ids_are_both_named() {
                 earlier: Some((_, first)),
                 later,
                 common,
+                ranges: 1,
             } = alarm
             else {
                 panic!("{alarm:?}");
@@ -521,4 +522,19 @@ fn a_cut_is_known_whatever_comes_from_elsewhere_in_between() {
             ..
         }]
     ));
+}
+
+#[test]
+fn of_a_grant_over_very_many_earlier_ones_some_are_told_one_by_one_and_the_others_as_one() {
+    let mut log = Log::new(small(10_000, 10));
+    let many = i64::try_from(PER_GRANT).unwrap() + 5;
+    for n in 1..=many {
+        assert_eq!(log.tell(A, n, (n * 10, n * 10)), []);
+    }
+    let alarms = log.tell(A, many + 1, (1, many * 10));
+    assert_eq!(alarms.len(), PER_GRANT + 1);
+    let Some(Alarm::Overlap { common, ranges, .. }) = alarms.last() else {
+        panic!("{:?}", alarms.last());
+    };
+    assert_eq!((*common, *ranges), (span((many - 4) * 10, many * 10), 5));
 }

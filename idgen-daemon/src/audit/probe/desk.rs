@@ -1,5 +1,5 @@
-//! Where findings go: looked up, told, and stored. Reading the topic never waits for it, and nothing is thrown away while the
-//! database is down, as long as there is room.
+//! Where findings go: looked up, told, and stored. Nothing is thrown away: whoever reads the topic goes on while there is room
+//! here, and waits while there is none.
 
 use super::super::finding::{Finding, FindingKind, FoundBy, Issuer, record};
 use super::hear::{Earlier, Hit, issuer};
@@ -8,7 +8,7 @@ use crate::archive::kafka::settings;
 use crate::archive::parquet::EventRow;
 use crate::complaint::Complaint;
 use crate::config::{KafkaConfig, PostgresConfig};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::metrics::ProbeMetrics;
 use crate::postgres::{Session, reach};
@@ -17,21 +17,23 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Findings that wait at the most. So many at once are one trouble, and each is in the log.
-const WAITING: usize = 10_000;
+/// With so many findings waiting nothing more is read; one event may have several, so it may be some more. So many at once are
+/// one trouble, and each of them is in the log.
+const WAITING: usize = 1_000;
 /// With more than so many waiting, no earlier record is looked up.
 const LOOKED_UP: usize = 100;
 /// For looking up one earlier record.
 const LOOK_UP: Duration = Duration::from_secs(20);
 const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Before the database is asked to take what it has refused once more: another version of the extension may.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// Before the database is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 /// Between two looks at how many are open.
@@ -46,10 +48,11 @@ enum Order {
 }
 
 /// Whoever reads the topic has this.
-#[derive(Clone)]
 pub(super) struct Tray {
-    to: mpsc::Sender<Order>,
-    waiting: Arc<AtomicUsize>,
+    /// Its bound is that readers look for room.
+    to: mpsc::UnboundedSender<Order>,
+    /// What is not stored, wherever it is on its way.
+    waiting: watch::Sender<usize>,
 }
 
 impl Tray {
@@ -63,28 +66,49 @@ impl Tray {
     }
 
     fn put(&self, order: Order) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        if let Err(refused) = self.to.try_send(order) {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let (mpsc::error::TrySendError::Full(order) | mpsc::error::TrySendError::Closed(order)) = refused;
-            if let Order::Found(hit) = order {
-                log(&hit.finding);
-                tracing::error!("too many findings wait for the database: this one is in the log alone");
-            }
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        if let Err(refused) = self.to.send(order)
+            && let Order::Found(hit) = refused.0
+        {
+            // It counts as waiting for ever, so no checkpoint goes past it.
+            log(&hit.finding);
         }
+    }
+
+    /// How many more may be put.
+    pub(super) fn room(&self) -> usize {
+        WAITING.saturating_sub(*self.waiting.borrow())
+    }
+
+    /// Waits until there is room.
+    pub(super) async fn has_room(&self) {
+        // The sender is ours, so it ends in no other way.
+        let _ = self
+            .waiting
+            .subscribe()
+            .wait_for(|waiting| *waiting < WAITING)
+            .await;
     }
 
     /// Is everything stored?
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) == 0
+        *self.waiting.borrow() == 0
+    }
+
+    /// Does nobody store anything any more?
+    pub(super) fn is_closed(&self) -> bool {
+        self.to.is_closed()
     }
 }
 
 /// See the module.
 pub(super) struct Desk {
-    from: mpsc::Receiver<Order>,
-    waiting: Arc<AtomicUsize>,
+    from: mpsc::UnboundedReceiver<Order>,
+    waiting: watch::Sender<usize>,
     queue: VecDeque<Order>,
+    /// What the database has refused for good. It holds nothing else up, and no checkpoint goes past it.
+    refused: Vec<Order>,
+    ask_again_at: tokio::time::Instant,
     postgres: PostgresConfig,
     kafka: KafkaConfig,
     vault: Option<Vault>,
@@ -102,16 +126,18 @@ impl Desk {
         vault: Option<Vault>,
         metrics: ProbeMetrics,
     ) -> (Self, Tray) {
-        let (to, from) = mpsc::channel(WAITING);
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let (to, from) = mpsc::unbounded_channel();
+        let (waiting, _) = watch::channel(0);
         let tray = Tray {
             to,
-            waiting: Arc::clone(&waiting),
+            waiting: waiting.clone(),
         };
         let desk = Self {
             from,
             waiting,
             queue: VecDeque::new(),
+            refused: Vec::new(),
+            ask_again_at: tokio::time::Instant::now(),
             postgres,
             kafka,
             vault,
@@ -129,10 +155,10 @@ impl Desk {
         let mut count_at = tokio::time::Instant::now();
         let mut retry_at = None;
         loop {
-            let has_work = !self.queue.is_empty();
+            let (has_work, has_refused) = (!self.queue.is_empty(), !self.refused.is_empty());
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(order) = self.from.recv(), if self.queue.len() < WAITING => {
+                Some(order) = self.from.recv() => {
                     self.queue.push_back(self.prepare(order).await);
                 }
                 () = tokio::time::sleep_until(retry_at.unwrap_or_else(tokio::time::Instant::now)), if has_work => {
@@ -141,6 +167,9 @@ impl Desk {
                         self.session = None;
                         tokio::time::Instant::now() + RETRY
                     });
+                }
+                () = tokio::time::sleep_until(self.ask_again_at), if has_refused => {
+                    self.queue.extend(self.refused.drain(..));
                 }
                 () = tokio::time::sleep_until(count_at) => {
                     // What it cannot count now it counts later: there is nothing to be lost.
@@ -170,9 +199,14 @@ impl Desk {
             Order::Found(hit) => is_of_ids(hit.finding.kind),
             Order::Over(_) => false,
         };
-        let waiting = self.queue.iter().filter(is_overlap).count();
+        let waiting = self.queue.iter().chain(&self.refused);
+        let waiting = waiting.filter(is_overlap).count();
         let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
         self.metrics.overlap_open.set(self.open.saturating_add(waiting));
+        let all = i64::try_from(*self.waiting.borrow()).unwrap_or(i64::MAX);
+        self.metrics.waiting.set(all);
+        let refused = i64::try_from(self.refused.len()).unwrap_or(i64::MAX);
+        self.metrics.refused.set(refused);
     }
 
     /// Looks up what is to be looked up, and tells it.
@@ -180,7 +214,7 @@ impl Desk {
         let Order::Found(mut hit) = order else {
             return order;
         };
-        let waiting = self.waiting.load(Ordering::SeqCst);
+        let waiting = *self.waiting.borrow();
         let remark = match (&hit.earlier, waiting) {
             (Earlier::Settled, _) => None,
             (_, waiting) if waiting > LOOKED_UP => {
@@ -339,7 +373,23 @@ impl Desk {
         };
         match order {
             Order::Found(hit) => {
-                let recorded = record(session, &hit.finding, FoundBy::Probe, None).await?;
+                let recorded = match record(session, &hit.finding, FoundBy::Probe, None).await {
+                    Err(error) if error.kind() == ErrorKind::Refused => {
+                        tracing::error!(
+                            "probe: a finding is refused by the database, and kept here: {error}"
+                        );
+                        log(&hit.finding);
+                        if self.refused.is_empty() {
+                            self.ask_again_at = tokio::time::Instant::now() + ASK_AGAIN;
+                        }
+                        self.refused.extend(self.queue.pop_front());
+                        return Ok(());
+                    }
+                    recorded => recorded?,
+                };
+                self.metrics
+                    .reduced
+                    .inc_by(u64::from(recorded.is_new && recorded.is_reduced));
                 if recorded.is_new {
                     self.metrics.count_finding(hit.finding.kind);
                     tracing::error!(finding = recorded.id, kind = %hit.finding.kind, "stored in idgen.audit_finding");
@@ -354,7 +404,7 @@ impl Desk {
             }
         }
         self.queue.pop_front();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.waiting.send_modify(|waiting| *waiting -= 1);
         self.trouble.settle("probe: findings are stored");
         if self.queue.is_empty() {
             self.count().await?;

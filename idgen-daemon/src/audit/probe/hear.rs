@@ -257,10 +257,16 @@ impl Became {
                 self.hits.push(Hit::settled(found));
             }
             Alarm::Overlap {
-                earlier, common, ..
+                earlier,
+                common,
+                ranges,
+                ..
             } => {
                 let first = earlier.map(|(span, origin)| at(origin, Some(span)));
-                let detail = format!("{}: ids {common} were granted before", event.kind);
+                let detail = match ranges {
+                    1 => format!("{}: ids {common} were granted before", event.kind),
+                    _ => format!("{}: {ranges} more ranges of the ids {common} were granted before", event.kind),
+                };
                 self.hits.push(Hit {
                     earlier: match earlier {
                         Some((_, origin)) => Earlier::At(origin.partition, origin.offset),

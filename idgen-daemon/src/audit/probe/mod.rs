@@ -8,7 +8,7 @@
 //! ```
 //! One daemon of a cell reads a topic, by a named lease. It commits nothing anywhere: where it goes on is in its checkpoint,
 //! together with what it knows, so both are of one moment. A checkpoint is written only when every finding is stored: what a
-//! kill takes from the memory is found again.
+//! kill takes from the memory is found again. Where too many wait to be stored nothing more is read.
 
 mod checkpoint;
 mod desk;
@@ -67,7 +67,7 @@ pub async fn probe(
     let ending = CancellationToken::new();
     let storing = tokio::spawn(desk.run(ending.clone()));
     let (mut state, mut trouble, mut failing) = (None, Complaint::default(), Failing::default());
-    while !stop.is_cancelled() {
+    while !stop.is_cancelled() && !storing.is_finished() {
         let begun = Instant::now();
         let before = setup.metrics.heard();
         let ended = async {

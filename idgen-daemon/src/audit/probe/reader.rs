@@ -76,9 +76,7 @@ impl Setup {
         let next = match &self.vault {
             Some(vault) => {
                 tracing::info!("the probe reads the archive from its beginning");
-                vault
-                    .tell_all(&mut mind, stop, &mut |hit| self.tray.found(hit))
-                    .await?
+                vault.tell_all(&mut mind, (&self.tray, stop)).await?
             }
             None => Offsets::new(),
         };
@@ -96,7 +94,7 @@ impl Setup {
     }
 
     /// What the topic has no more comes from the archive; what is not there either cuts the partition.
-    async fn catch_up(&self, state: &mut State, marks: &Partitions) -> Result<()> {
+    async fn catch_up(&self, state: &mut State, marks: &Partitions, stop: &CancellationToken) -> Result<()> {
         let mut wanted = BTreeMap::new();
         for (partition, (first, end)) in marks {
             let next = *state.next.entry(*partition).or_insert(0);
@@ -119,8 +117,9 @@ impl Setup {
         }
         let reached = match &self.vault {
             Some(vault) => {
-                let found = &mut |hit| self.tray.found(hit);
-                vault.tell_part(&wanted, &mut state.mind, found).await?
+                vault
+                    .tell_part(&wanted, &mut state.mind, (&self.tray, stop))
+                    .await?
             }
             None => Offsets::new(),
         };
@@ -160,7 +159,7 @@ pub(super) async fn turn(
         return Ok(());
     };
     let marks = partitions(&consumer, &setup.kafka.topic)?;
-    setup.catch_up(state, &marks).await?;
+    setup.catch_up(state, &marks, stop).await?;
     let offsets = state.next.iter().map(|(partition, next)| (*partition, *next));
     assign(&consumer, &setup.kafka.topic, offsets)?;
     let now = Instant::now();
@@ -203,12 +202,22 @@ impl Reader<'_> {
     async fn run(mut self, sole: &Sole, stop: &CancellationToken, trouble: &mut Complaint) -> Result<()> {
         self.setup.metrics.reading.set(1);
         self.look()?;
-        while sole.is_held() {
+        while sole.is_held() && !self.setup.tray.is_closed() {
+            let (tray, consumer) = (&self.setup.tray, &self.consumer);
+            let next = async {
+                tray.has_room().await;
+                consumer.recv().await
+            };
             let received = tokio::select! {
                 () = stop.cancelled() => return self.end().await,
-                received = tokio::time::timeout(LOOK_EVERY, self.consumer.recv()) => received,
+                received = tokio::time::timeout(LOOK_EVERY, next) => received,
             };
             match received {
+                Err(_) if self.is_held_up() => trouble.raise(
+                    "probe: too many findings wait to be stored: the topic is not read on until they are"
+                        .to_owned(),
+                    Instant::now(),
+                ),
                 Err(_) => {}
                 Ok(Err(error)) => self.failed(&error, trouble)?,
                 Ok(Ok(message)) => {
@@ -230,10 +239,18 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Nothing is read, since nothing more can be kept that is found.
+    fn is_held_up(&self) -> bool {
+        self.setup.tray.room() == 0
+    }
+
     /// What is there already, up to so many.
     fn take_more(&mut self) -> std::result::Result<(), KafkaError> {
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..AT_ONCE {
+            if self.is_held_up() {
+                break;
+            }
             let receiving = std::pin::pin!(self.consumer.recv());
             let Poll::Ready(received) = receiving.poll(&mut context) else {
                 break;
@@ -312,7 +329,7 @@ impl Reader<'_> {
 
     fn show(&mut self, now: Instant) {
         let (metrics, probe) = (&self.setup.metrics, &self.state.mind.probe);
-        let lag_s = match (self.newest_ms.take(), self.in_trouble) {
+        let lag_s = match (self.newest_ms.take(), self.in_trouble || self.is_held_up()) {
             (Some(newest_ms), _) => {
                 let now_ms = host_ms();
                 now_ms.saturating_sub(newest_ms).max(0) / 1_000

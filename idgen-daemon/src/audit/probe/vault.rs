@@ -2,7 +2,8 @@
 //! it looks up an earlier record.
 
 use super::checkpoint::Offsets;
-use super::hear::{Hit, Mind};
+use super::desk::Tray;
+use super::hear::Mind;
 use crate::archive::commit::{BadFile, Commit, commit_key, sha256};
 use crate::archive::objects::{AnyObjects, ObjectErrorKind, Objects};
 use crate::archive::parquet::EventRow;
@@ -27,6 +28,9 @@ pub(super) struct Vault {
     topic: String,
 }
 
+/// Where findings go, and what ends it while there is no room for them.
+type Teller<'t> = (&'t Tray, &'t CancellationToken);
+
 /// Whose rows of a commit are wanted; `None`: all.
 type Wanted<'w> = Option<&'w BTreeMap<i32, (i64, i64)>>;
 
@@ -39,36 +43,22 @@ impl Vault {
     }
 
     /// Everything that there is, from the first commit on. Returns where the topic goes on.
-    pub(super) async fn tell_all(
-        &self,
-        mind: &mut Mind,
-        stop: &CancellationToken,
-        found: &mut impl FnMut(Hit),
-    ) -> Result<Offsets> {
-        let next = self.tell_chain(&self.topic, mind, stop, found).await?;
+    pub(super) async fn tell_all(&self, mind: &mut Mind, teller: Teller<'_>) -> Result<Offsets> {
+        let next = self.tell_chain(&self.topic, mind, teller).await?;
         if mind.probe.unseen_streams() > 0 {
             // What the topic had lost may have been taken from the table since.
             for chain in verify::chains(&*self.objects).await? {
                 if chain.starts_with("db-") {
-                    self.tell_chain(&chain, mind, stop, found).await?;
+                    self.tell_chain(&chain, mind, teller).await?;
                 }
             }
         }
         Ok(next)
     }
 
-    async fn tell_chain(
-        &self,
-        name: &str,
-        mind: &mut Mind,
-        stop: &CancellationToken,
-        found: &mut impl FnMut(Hit),
-    ) -> Result<Offsets> {
+    async fn tell_chain(&self, name: &str, mind: &mut Mind, teller: Teller<'_>) -> Result<Offsets> {
         let (mut chain, mut said) = (Chain::default(), Instant::now());
         loop {
-            if stop.is_cancelled() {
-                return Err(Error::retry("it is to end"));
-            }
             let seq = chain.head().seq + 1;
             let bytes = match self.objects.get(&commit_key(name, seq)).await {
                 Ok(bytes) => bytes,
@@ -91,7 +81,7 @@ impl Vault {
                     break;
                 }
             };
-            self.tell_commit(&commit, None, mind, found).await?;
+            self.tell_commit(&commit, None, mind, teller).await?;
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
                 tracing::info!(
@@ -111,7 +101,7 @@ impl Vault {
         &self,
         wanted: &BTreeMap<i32, (i64, i64)>,
         mind: &mut Mind,
-        found: &mut impl FnMut(Hit),
+        teller: Teller<'_>,
     ) -> Result<Offsets> {
         let ledger = Ledger::open(Arc::clone(&self.objects), self.topic.as_str()).await?;
         let (mut commits, mut last) = (Vec::new(), ledger.last().cloned());
@@ -129,7 +119,7 @@ impl Vault {
             commits.push(commit);
         }
         for commit in commits.iter().rev() {
-            self.tell_commit(commit, Some(wanted), mind, found).await?;
+            self.tell_commit(commit, Some(wanted), mind, teller).await?;
         }
         let chain = ledger.chain();
         let reached = |(partition, (from, to)): (&i32, &(i64, i64))| {
@@ -159,8 +149,11 @@ impl Vault {
         commit: &Commit,
         wanted: Wanted<'_>,
         mind: &mut Mind,
-        found: &mut impl FnMut(Hit),
+        (tray, stop): Teller<'_>,
     ) -> Result<()> {
+        if stop.is_cancelled() {
+            return Err(Error::retry("it is to end"));
+        }
         let partitions = commit.ranges.iter().filter(|range| range.end > range.start);
         let partitions: Vec<i32> = partitions.map(|range| range.p).collect();
         let is_wanted = |partition: i32, offset: i64| {
@@ -191,11 +184,18 @@ impl Vault {
                 continue;
             }
             let partition = if is_of_topic { partition } else { NO_PARTITION };
+            if tray.room() == 0 {
+                tracing::warn!(
+                    "too many findings wait to be stored: the probe reads the archive on when they are"
+                );
+                tokio::select! {
+                    () = stop.cancelled() => return Err(Error::retry("it is to end")),
+                    () = tray.has_room() => {}
+                }
+            }
             let heard = mind.hear(&row.event, (partition, offset));
-            heard
-                .into_iter()
-                .flat_map(|became| became.hits)
-                .for_each(&mut *found);
+            let hits = heard.into_iter().flat_map(|became| became.hits);
+            hits.for_each(|hit| tray.found(hit));
         }
         for gap in commit.gaps.iter().filter(|_| is_of_topic) {
             let is_met = wanted.is_none_or(|wanted| {
