@@ -59,8 +59,10 @@ CREATE TABLE idgen.audit_finding (
     closed_at     timestamptz,
     closed_by     text,
     closed_reason text,
+    settled       boolean NOT NULL DEFAULT false,
     CHECK ((lo IS NULL) = (hi IS NULL) AND lo <= hi),
-    CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (closed_reason IS NULL))
+    CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (closed_reason IS NULL)),
+    CHECK (closed_at IS NOT NULL OR NOT settled)
 );
 COMMENT ON TABLE idgen.audit_finding IS 'Audits: what was found, by all of them, each thing once. Nobody removes findings; idgen.audit_close() closes them. Never dumped.';
 COMMENT ON SEQUENCE idgen.audit_finding_finding_id_seq IS 'finding_id of idgen.audit_finding.';
@@ -82,6 +84,7 @@ COMMENT ON COLUMN idgen.audit_finding.seen IS 'How often.';
 COMMENT ON COLUMN idgen.audit_finding.closed_at IS 'When somebody closed it; NULL: it is open.';
 COMMENT ON COLUMN idgen.audit_finding.closed_by IS 'Who.';
 COMMENT ON COLUMN idgen.audit_finding.closed_reason IS 'Why.';
+COMMENT ON COLUMN idgen.audit_finding.settled IS 'The daemon has closed it, since what was missing had come: met again it is open again. What people have closed stays closed.';
 CREATE INDEX audit_finding_open ON idgen.audit_finding (found_at) WHERE closed_at IS NULL;
 COMMENT ON INDEX idgen.audit_finding_open IS 'Open findings are few, and asked for often.';
 
@@ -123,11 +126,14 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_cata
 AS $$
     INSERT INTO idgen.audit_finding AS f (fingerprint, kind, space_id, tag, lo, hi, first, second, detail, found_by, run_id)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-    ON CONFLICT (fingerprint) DO UPDATE SET seen = f.seen + 1, last_seen_at = clock_timestamp()
+    ON CONFLICT (fingerprint) DO UPDATE
+       SET seen = f.seen + 1, last_seen_at = clock_timestamp(), settled = false,
+           closed_at = CASE WHEN NOT f.settled THEN f.closed_at END, closed_by = CASE WHEN NOT f.settled THEN f.closed_by END,
+           closed_reason = CASE WHEN NOT f.settled THEN f.closed_reason END
     RETURNING f.finding_id, f.seen = 1, f.closed_at IS NULL
 $$;
 COMMENT ON FUNCTION idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint) IS
-'Daemon: write a finding down, or that one which is there was met again (seen and last_seen_at rise, nothing else changes). is_new: it was not there; is_open: nobody has closed it. Safe to repeat: the fingerprint makes it the same finding.';
+'Daemon: write a finding down, or that one which is there was met again (seen and last_seen_at rise, and what idgen.audit_settle() had closed is open again; nothing else changes). is_new: it was not there; is_open: nobody has closed it. Safe to repeat: the fingerprint makes it the same finding.';
 REVOKE ALL ON FUNCTION idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint) FROM PUBLIC;
 
 CREATE FUNCTION idgen.audit_close(finding_id bigint, reason text)
@@ -160,13 +166,13 @@ LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = 
 AS $$
     WITH settled AS (
         UPDATE idgen.audit_finding f
-           SET closed_at = clock_timestamp(), closed_by = session_user, closed_reason = $2
+           SET closed_at = clock_timestamp(), closed_by = session_user, closed_reason = $2, settled = true
          WHERE f.fingerprint = $1 AND f.kind = 'missing' AND f.closed_at IS NULL
         RETURNING 1)
     SELECT EXISTS (SELECT FROM settled)
 $$;
 COMMENT ON FUNCTION idgen.audit_settle(text, text) IS
-'Daemon: close a finding of events that were missing, since they have come. Of no other kind: those are for people. Returns false where there is none that is open.';
+'Daemon: close a finding of events that were missing, since they have come; met again it is open again. Of no other kind: those are for people. Returns false where there is none that is open.';
 REVOKE ALL ON FUNCTION idgen.audit_settle(text, text) FROM PUBLIC;
 
 CREATE VIEW idgen.audit_status AS

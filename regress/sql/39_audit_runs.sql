@@ -53,6 +53,11 @@ SELECT kind, is_new FROM (VALUES ('overlap'), ('missing')) k (kind),
 SELECT kind, idgen.audit_settle('settle ' || kind, 'they came late') AS settled, idgen.audit_settle('settle ' || kind, 'again') AS again
   FROM (VALUES ('overlap'), ('missing')) k (kind) ORDER BY kind;
 SELECT kind, closed_by = session_user AS closed, closed_reason FROM idgen.audit_finding WHERE fingerprint LIKE 'settle %' ORDER BY kind;
+-- Missing again, it is open again. What people have closed stays closed.
+SELECT is_new, is_open FROM idgen.record_finding('settle missing', 'missing', NULL, NULL, 2, 3, NULL, NULL, 'x', 'probe', NULL);
+SELECT seen, closed_at, closed_by, closed_reason, settled FROM idgen.audit_finding WHERE fingerprint = 'settle missing';
+SELECT idgen.audit_close(finding_id, 'they are in the archive') FROM idgen.audit_finding WHERE fingerprint = 'settle missing';
+SELECT is_new, is_open FROM idgen.record_finding('settle missing', 'missing', NULL, NULL, 2, 3, NULL, NULL, 'x', 'probe', NULL);
 CREATE ROLE regress_auditor;
 CREATE ROLE regress_admin;
 CREATE ROLE regress_looks IN ROLE pg_monitor;

@@ -235,6 +235,13 @@ impl Probe {
         self.gaps.open(&self.axes)
     }
 
+    /// Have all events with these numbers of a stream come, however late?
+    #[must_use]
+    pub fn has_all(&self, of: (u128, &str), source: u128, numbers: Span) -> bool {
+        let stream = self.axes.known(of, source);
+        stream.is_some_and(|stream| stream.sequence.has_all(numbers))
+    }
+
     /// A part of a partition was gone before it was read. What is missing from streams after this was in there.
     pub fn cut(&mut self, partition: i32) {
         *self.cuts.entry(partition).or_default() += 1;

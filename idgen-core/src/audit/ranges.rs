@@ -93,6 +93,12 @@ impl Ranges {
         before.is_some_and(|(_, &end)| end >= span.hi())
     }
 
+    /// Is none of the ids of the span in it?
+    #[must_use]
+    pub fn has_none_of(&self, span: Span) -> bool {
+        self.first_common(span).is_none()
+    }
+
     /// Its spans, in order.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.spans.iter().filter_map(|(&lo, &hi)| Span::new(lo, hi))

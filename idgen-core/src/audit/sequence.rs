@@ -78,6 +78,12 @@ impl Sequence {
         }
     }
 
+    /// Were all of these seen?
+    #[must_use]
+    pub fn has_all(&self, numbers: Span) -> bool {
+        numbers.lo() >= 1 && numbers.hi() <= self.last && self.missing.has_none_of(numbers)
+    }
+
     /// The highest number so far.
     #[must_use]
     pub const fn last(&self) -> i64 {
@@ -105,6 +111,19 @@ mod tests {
         let missing = Span::new(2, 4).unwrap();
         assert_eq!(stream.see(5), Seen::Ahead { missing });
         assert_eq!((stream.see(3), stream.see(3)), (Seen::Late, Seen::Copy));
+        for (lo, hi, has_all) in [
+            (3, 3, true),
+            (3, 4, false),
+            (1, 5, false),
+            (5, 6, false),
+            (0, 1, false),
+        ] {
+            assert_eq!(
+                stream.has_all(Span::new(lo, hi).unwrap()),
+                has_all,
+                "{lo} to {hi}"
+            );
+        }
         assert_eq!(stream.missing().len(), 2);
         assert_eq!(
             (stream.see(0), stream.see(-4)),
@@ -155,6 +174,8 @@ mod tests {
                 prop_assert_eq!(stream.last(), last);
                 for one in 1..=last {
                     prop_assert_eq!(stream.missing().contains(one), !seen.contains(&one));
+                    let all = Span::new(one, last).unwrap();
+                    prop_assert_eq!(stream.has_all(all), (one..=last).all(|number| seen.contains(&number)));
                 }
             }
         }

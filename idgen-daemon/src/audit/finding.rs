@@ -196,13 +196,14 @@ impl Finding {
         add(self.kind.name());
         add(&self.space.map(|space| space.to_string()).unwrap_or_default());
         add(self.tag.as_deref().unwrap_or_default());
-        // Of one that names no event the ids say which it is.
+        // Of one that names no event the ids say which it is, and of what is missing its numbers.
         let names_events = self
             .first
             .iter()
             .chain(&self.second)
             .any(|issuer| issuer.event_id.is_some());
-        if !names_events && let Some((lo, hi)) = self.common {
+        let is_by_numbers = !names_events || self.kind == FindingKind::Missing;
+        if is_by_numbers && let Some((lo, hi)) = self.common {
             add(&format!("{lo} {hi}"));
         }
         for issuer in &issuers {
@@ -408,6 +409,13 @@ mod tests {
         };
         assert_ne!(missing(5, 6).fingerprint(), missing(5, 7).fingerprint());
         assert_eq!(missing(5, 6).fingerprint(), missing(5, 6).fingerprint());
+        // What has not come names the event that came instead: rows that are lost later are another finding.
+        let not_come = |lo, hi| Finding {
+            second: Some(issuer("a", 77)),
+            ..missing(lo, hi)
+        };
+        assert_ne!(not_come(5, 6).fingerprint(), missing(5, 6).fingerprint());
+        assert_ne!(not_come(5, 6).fingerprint(), not_come(5, 7).fingerprint());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::probe_scene::{SOURCE, SPACE, Scene, grant, grants, metric, wait_metric, wait_news};
 use crate::kit::{PATIENCE, eventually_true, sql};
 use std::fs;
+use uuid::Uuid;
 
 const OTHER: u128 = 0xd;
 const A: (u128, u128) = (SOURCE, SPACE);
@@ -251,4 +252,49 @@ fn a_finding_that_the_database_refuses_is_told_and_holds_nothing_up() {
     daemon.terminate();
     assert!(checkpoint.exists());
     assert_eq!(scene.findings().len(), 3, "each of them once");
+}
+
+/// Whoever has told of them: the database says which findings are open.
+#[test]
+fn what_was_missing_is_closed_when_it_has_come_whoever_reads_then() {
+    let scene = Scene::new();
+    let mut client = scene.server.connect();
+    let (source, space) = (Uuid::from_u128(SOURCE), Uuid::from_u128(SPACE));
+    for (name, found_by, lo, hi) in [
+        ("come", "probe", 51, 51),
+        ("not yet", "probe", 53, 54),
+        ("of the table", "full", 51, 51),
+    ] {
+        sql::run(
+            &mut client,
+            &format!(
+                "SELECT idgen.record_finding('{name}', 'missing', '{space}', 'late', {lo}, {hi}, '{{\"source\": \"{source}\"}}',
+                                             NULL, 'told by another', '{found_by}', NULL)"
+            ),
+        );
+    }
+    let late = grants(A, "late", 1..=55);
+    scene.send(&late[..50]);
+    scene.send(&[late[51].clone(), late[50].clone(), late[54].clone()]);
+    let mut daemon = scene.options("").start();
+    wait_metric(&mut daemon, "idgen_seq_gap_open ", 1.0);
+    let mut open = |wanted: &str| {
+        let names: String = sql::value(
+            &mut client,
+            "SELECT coalesce(string_agg(fingerprint, ', ' ORDER BY fingerprint), '') FROM idgen.audit_finding WHERE closed_at IS NULL",
+        );
+        names == wanted
+    };
+    eventually_true(PATIENCE, "what has come is closed, and that alone", || {
+        open("not yet, of the table")
+    });
+    scene.send(&late[52..54]);
+    eventually_true(PATIENCE, "the others come too", || open("of the table"));
+    wait_metric(&mut daemon, "idgen_seq_gap_open ", 0.0);
+    daemon.terminate();
+    let reasons: i64 = sql::value(
+        &mut client,
+        "SELECT count(*) FROM idgen.audit_finding WHERE settled AND closed_reason = 'the events came late'",
+    );
+    assert_eq!(reasons, 2);
 }

@@ -89,6 +89,15 @@ impl Axes {
         at
     }
 
+    /// The stream of a source about a tag, if it is known.
+    pub(super) fn known(&self, (space, tag): (u128, &str), source: u128) -> Option<&Stream> {
+        let at = *self.names.get(&space)?.get(tag)?;
+        self.axes[at]
+            .streams
+            .iter()
+            .find(|stream| stream.source == source)
+    }
+
     pub(super) fn stream(&mut self, at: usize, source: u128) -> &mut Stream {
         let streams = &mut self.axes[at].streams;
         let known = streams.iter().position(|stream| stream.source == source);

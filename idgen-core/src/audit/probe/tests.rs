@@ -538,3 +538,21 @@ fn of_a_grant_over_very_many_earlier_ones_some_are_told_one_by_one_and_the_other
     };
     assert_eq!((*common, *ranges), (span((many - 4) * 10, many * 10), 5));
 }
+
+#[test]
+fn what_has_come_is_known_by_stream_and_over_a_restart() {
+    let mut log = Log::new(Limits::default());
+    for tag_seq in [5, 9, 7] {
+        log.tell(A, tag_seq, (tag_seq * 10, tag_seq * 10));
+    }
+    for _ in 0..2 {
+        let has = |of: (u128, &str), source, lo, hi| log.probe.has_all(of, source, span(lo, hi));
+        assert!(has((SPACE, "a"), SOURCE, 7, 7) && has((SPACE, "a"), SOURCE, 9, 9));
+        // The first of a stream were never heard, though they are no gap.
+        for (lo, hi) in [(6, 7), (8, 8), (9, 10), (1, 5), (4, 4)] {
+            assert!(!has((SPACE, "a"), SOURCE, lo, hi), "{lo} to {hi}");
+        }
+        assert!(!has((SPACE, "b"), SOURCE, 7, 7) && !has((SPACE, "a"), SOURCE + 1, 7, 7));
+        log.restart();
+    }
+}

@@ -2,6 +2,7 @@
 //! here, and waits while there is none.
 
 use super::super::finding::{Finding, FindingKind, FoundBy, Issuer, record};
+use super::gaps::Told;
 use super::hear::{Earlier, Hit, issuer};
 use super::vault::Vault;
 use crate::archive::kafka::settings;
@@ -17,7 +18,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_postgres::types::Type;
@@ -43,8 +44,8 @@ const AT_THE_END: Duration = Duration::from_secs(5);
 const STATEMENT: Duration = Duration::from_secs(20);
 
 enum Order {
-    Found(Hit),
-    Over(Finding),
+    Found(Box<Hit>),
+    Over(Told),
 }
 
 /// Whoever reads the topic has this.
@@ -53,16 +54,22 @@ pub(super) struct Tray {
     to: mpsc::UnboundedSender<Order>,
     /// What is not stored, wherever it is on its way.
     waiting: watch::Sender<usize>,
+    told: watch::Receiver<Arc<[Told]>>,
 }
 
 impl Tray {
     pub(super) fn found(&self, hit: Hit) {
-        self.put(Order::Found(hit));
+        self.put(Order::Found(Box::new(hit)));
     }
 
     /// A finding that is none any more.
-    pub(super) fn over(&self, finding: Finding) {
-        self.put(Order::Over(finding));
+    pub(super) fn over(&self, told: Told) {
+        self.put(Order::Over(told));
+    }
+
+    /// Findings that events have not come, as the database has them now and then.
+    pub(super) fn told(&self) -> watch::Receiver<Arc<[Told]>> {
+        self.told.clone()
     }
 
     fn put(&self, order: Order) {
@@ -105,6 +112,7 @@ impl Tray {
 pub(super) struct Desk {
     from: mpsc::UnboundedReceiver<Order>,
     waiting: watch::Sender<usize>,
+    told: watch::Sender<Arc<[Told]>>,
     queue: VecDeque<Order>,
     /// What the database has refused for good. It holds nothing else up, and no checkpoint goes past it.
     refused: Vec<Order>,
@@ -128,13 +136,16 @@ impl Desk {
     ) -> (Self, Tray) {
         let (to, from) = mpsc::unbounded_channel();
         let (waiting, _) = watch::channel(0);
+        let (told, of_reader) = watch::channel(Arc::default());
         let tray = Tray {
             to,
             waiting: waiting.clone(),
+            told: of_reader,
         };
         let desk = Self {
             from,
             waiting,
+            told,
             queue: VecDeque::new(),
             refused: Vec::new(),
             ask_again_at: tokio::time::Instant::now(),
@@ -395,13 +406,7 @@ impl Desk {
                     tracing::error!(finding = recorded.id, kind = %hit.finding.kind, "stored in idgen.audit_finding");
                 }
             }
-            Order::Over(finding) => {
-                settle(session, finding).await?;
-                tracing::info!(
-                    tag = finding.tag,
-                    "what was missing has come: the finding is closed"
-                );
-            }
+            Order::Over(told) => told.settle(session).await?,
         }
         self.queue.pop_front();
         self.waiting.send_modify(|waiting| *waiting -= 1);
@@ -422,6 +427,8 @@ impl Desk {
                 .try_get(0)
                 .map_err(|error| Error::retry(format!("count the findings: {error}")))?;
         }
+        let told = Told::all(self.session().await?).await?;
+        self.told.send_replace(told.into());
         Ok(())
     }
 }
@@ -429,19 +436,6 @@ impl Desk {
 /// Is it about ids that may have been given out twice?
 const fn is_of_ids(kind: FindingKind) -> bool {
     matches!(kind, FindingKind::Overlap | FindingKind::LeaseOverlap)
-}
-
-async fn settle(session: &Session, finding: &Finding) -> Result<()> {
-    let (fingerprint, reason) = (finding.fingerprint(), "the events came late");
-    let settled = session
-        .rows_typed(
-            "SELECT idgen.audit_settle($1, $2)",
-            &[(&fingerprint, Type::TEXT), (&reason, Type::TEXT)],
-        )
-        .await;
-    settled
-        .map(|_| ())
-        .map_err(|error| Error::retry(format!("close a finding: {error}")))
 }
 
 /// Is this the record that was before the second one?

@@ -217,7 +217,8 @@ pub(super) fn issuer(event: &Event, place: Option<(i32, i64)>) -> Issuer {
     }
 }
 
-fn at(origin: Origin, span: Option<Span>) -> Issuer {
+/// Where it lies is all that is known of it.
+pub(super) fn at(origin: Origin, span: Option<Span>) -> Issuer {
     Issuer {
         source: Uuid::from_u128(origin.source).to_string(),
         event_id: Some(origin.event_id),

@@ -2,7 +2,7 @@
 
 use super::checkpoint::{Checkpoint, Loaded, Offsets};
 use super::desk::Tray;
-use super::gaps::GapWatch;
+use super::gaps::{GapWatch, Told};
 use super::hear::{Hit, Mind};
 use super::vault::Vault;
 use crate::archive::kafka::{Partitions, assign, consumer, partitions};
@@ -18,8 +18,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::types::RDKafkaErrorCode;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// What its group is called by. It commits no offsets.
@@ -169,6 +171,7 @@ pub(super) async fn turn(
         state,
         consumer,
         gaps: GapWatch::default(),
+        told: setup.tray.told(),
         degraded: 0,
         newest_ms: None,
         good_at: now,
@@ -185,6 +188,7 @@ struct Reader<'a> {
     state: &'a mut State,
     consumer: StreamConsumer,
     gaps: GapWatch,
+    told: watch::Receiver<Arc<[Told]>>,
     /// What was counted up to now.
     counted: Counts,
     degraded: usize,
@@ -285,13 +289,7 @@ impl Reader<'_> {
     fn look(&mut self) -> Result<()> {
         let now = Instant::now();
         self.looked_at = now;
-        let changed = self.gaps.look(self.state.mind.probe.open_gaps(), now);
-        for finding in changed.findings {
-            self.setup.tray.found(Hit::settled(finding));
-        }
-        for finding in changed.over {
-            self.setup.tray.over(finding);
-        }
+        self.watch_gaps(now);
         self.ask(now)?;
         self.show(now);
         if now.duration_since(self.saved_at) >= CHECKPOINT_EVERY && self.setup.tray.is_empty() {
@@ -299,6 +297,23 @@ impl Reader<'_> {
             self.save();
         }
         Ok(())
+    }
+
+    /// Tells of gaps that stay, and of findings whose events have come.
+    fn watch_gaps(&mut self, now: Instant) {
+        let (tray, probe) = (&self.setup.tray, &self.state.mind.probe);
+        let is_reading = !self.in_trouble && !self.is_held_up();
+        let findings = self.gaps.look(probe.open_gaps(), (now, is_reading), tray.room());
+        for finding in findings {
+            tray.found(Hit::settled(finding));
+        }
+        if self.told.has_changed().unwrap_or(false) {
+            let told = Arc::clone(&self.told.borrow_and_update());
+            let come = told.iter().filter(|told| told.has_come(probe));
+            for told in come.take(tray.room()) {
+                tray.over(told.clone());
+            }
+        }
     }
 
     /// Asks the brokers whether there are more partitions, and in trouble whether it is over.
