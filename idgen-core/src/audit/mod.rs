@@ -23,5 +23,5 @@ pub use saved::Damaged;
 pub use schedule::{Due, Extent, History, Schedule, TimeOfDay, Weekday};
 pub use sequence::{Seen, Sequence};
 pub use span::Span;
-pub use stream::{Axis, Point, Stream};
+pub use stream::{Axis, Floor, Point, Rise, Stream};
 pub use sweep::{OutOfOrder, Overlap, Sweep};

@@ -45,10 +45,79 @@ impl Stream {
     }
 }
 
+/// What an earlier run has seen, whatever days were dropped since: the events of a source up to `seq` have granted ids up to `hi`.
+///
+/// All sources of a tag in one database count on one from the other (it becomes another source when its history changes), so it
+/// is a bound for whatever has a higher number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// Number of the last event.
+    pub seq: i64,
+    /// Highest id of the grants.
+    pub hi: i64,
+}
+
+fn floor_of(floors: &[Floor], seq: i64) -> Option<i64> {
+    let below = floors.iter().filter(|floor| floor.seq < seq);
+    below.map(|floor| floor.hi).max()
+}
+
+/// So many grants in a row that are in the place of others are told from them.
+const LAST: usize = 64;
+
+/// Do the grants of a stream rise, in the order of its numbers? Where days were dropped the grants that one collides with are gone,
+/// and nothing else tells.
+///
+/// One with the number of another, recorded later, comes before those that it must not be held against: a grant answers for what
+/// has a lower number and was recorded before it.
+#[derive(Clone, Debug)]
+pub struct Rise<'f> {
+    floors: &'f [Floor],
+    granted: i64,
+    reach: Option<i64>,
+    /// The last ones, which rise: event, and highest id.
+    last: Vec<(i64, i64)>,
+}
+
+impl<'f> Rise<'f> {
+    /// Before the first event. `granted`: highest id that the tag itself has granted; who claims more proves nothing against others.
+    #[must_use]
+    pub const fn new(floors: &'f [Floor], granted: i64) -> Self {
+        Self {
+            floors,
+            granted,
+            reach: None,
+            last: Vec::new(),
+        }
+    }
+
+    /// The next grant, event `event`. Returns up to which id there had been grants before it, if it falls back behind that.
+    pub fn push(&mut self, (seq, event): (i64, i64), grant: Span) -> Option<i64> {
+        while self.last.pop_if(|(before, _)| *before > event).is_some() {}
+        let before = self.reach().max(floor_of(self.floors, seq));
+        if grant.hi() <= self.granted {
+            self.last.push((event, grant.hi()));
+        }
+        if self.last.len() > LAST {
+            let (_, hi) = self.last.remove(0);
+            self.reach = self.reach.max(Some(hi));
+        }
+        before.filter(|before| grant.lo() <= *before)
+    }
+
+    /// Highest id of the grants so far, without those that the tag itself knows nothing of.
+    #[must_use]
+    pub fn reach(&self) -> Option<i64> {
+        let last = self.last.iter().map(|(_, hi)| *hi).max();
+        self.reach.max(last)
+    }
+}
+
 /// All streams of one tag of one space. `S` names a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis<S> {
     streams: BTreeMap<S, Stream>,
+    floors: Vec<Floor>,
     is_suspect: bool,
     is_dirty: bool,
 }
@@ -59,6 +128,7 @@ impl<S: Ord + Clone> Axis<S> {
     pub const fn new() -> Self {
         Self {
             streams: BTreeMap::new(),
+            floors: Vec::new(),
             is_suspect: false,
             is_dirty: false,
         }
@@ -70,9 +140,21 @@ impl<S: Ord + Clone> Axis<S> {
         self.is_suspect |= is_suspect;
     }
 
+    /// What an earlier run has seen.
+    pub fn rest_on(&mut self, floor: Floor) {
+        self.floors.push(floor);
+    }
+
+    /// What earlier runs have seen.
+    #[must_use]
+    pub fn floors(&self) -> &[Floor] {
+        &self.floors
+    }
+
     /// The next event, in the order in which they were recorded. Returns whether it is news.
     pub fn see(&mut self, source: &S, at: Point, grant: Option<Span>) -> bool {
         let reach = self.streams.values().filter_map(|stream| stream.max_hi).max();
+        let reach = reach.max(floor_of(&self.floors, at.seq));
         if !self.streams.contains_key(source) {
             let nothing = Stream {
                 first: at,
@@ -136,6 +218,29 @@ impl<S: Ord + Clone> Axis<S> {
         self.streams = streams;
         self.is_suspect = false;
         self.is_dirty = true;
+    }
+
+    /// The run is at its end: what the one before has seen is known on, whatever days were dropped since. Of a tag that is suspect
+    /// still nobody has looked at what is new, so whoever comes next begins where the one before has left off.
+    pub fn keep<'s>(&mut self, before: impl Iterator<Item = (&'s S, &'s Stream)>)
+    where
+        S: 's,
+    {
+        for (source, was) in before {
+            match self.streams.get_mut(source).filter(|_| !self.is_suspect) {
+                Some(is) if is.max_hi >= was.max_hi && is.last.seq >= was.last.seq => continue,
+                Some(is) => {
+                    is.max_hi = is.max_hi.max(was.max_hi);
+                    if is.last.seq < was.last.seq {
+                        is.last = was.last;
+                    }
+                }
+                None => {
+                    self.streams.insert(source.clone(), was.clone());
+                }
+            }
+            self.is_dirty = true;
+        }
     }
 
     /// Is there anything to be written down? It is, with this.
@@ -226,6 +331,68 @@ mod tests {
         assert!(next.is_suspect(), "below what was known");
     }
 
+    #[test]
+    fn what_falls_back_behind_what_an_earlier_run_has_seen_is_suspect_though_nothing_of_it_is_there() {
+        let mut axis = Axis::new();
+        axis.rest_on(Floor { seq: 7, hi: 70 });
+        see(&mut axis, 1, 7, Some((61, 70)));
+        assert!(!axis.is_suspect(), "that run has seen it");
+        for (source, lo) in [(1, 70), (2, 5)] {
+            let mut axis = axis.clone();
+            see(&mut axis, source, 8, Some((lo, lo + 9)));
+            assert!(axis.is_suspect(), "{source} {lo}");
+        }
+        see(&mut axis, 1, 8, Some((71, 80)));
+        assert!(!axis.is_suspect());
+    }
+
+    #[test]
+    fn a_grant_falls_back_behind_all_that_its_tag_has_granted_before_it() {
+        let grant = |lo, hi| Span::new(lo, hi).unwrap();
+        let floors = [Floor { seq: 3, hi: 30 }];
+        let mut rise = Rise::new(&floors, 100);
+        assert_eq!(
+            rise.push((2, 2), grant(11, 20)),
+            None,
+            "the floor is of what comes later"
+        );
+        assert_eq!(rise.push((4, 4), grant(21, 25)), Some(30));
+        assert_eq!(rise.push((5, 5), grant(31, 40)), None);
+        assert_eq!(rise.push((6, 6), grant(40, 40)), Some(40));
+        // Of what the tag has never granted it is not for its real grants to answer.
+        assert_eq!(rise.push((7, 7), grant(1_000, 1_001)), None);
+        assert_eq!(rise.push((8, 8), grant(41, 50)), None);
+        assert_eq!(rise.reach(), Some(50));
+        // Somebody has put one in the place of another, long after.
+        assert_eq!(rise.push((8, 99), grant(91, 100)), None);
+        assert_eq!(rise.push((9, 9), grant(51, 60)), None);
+        for seq in 10..200 {
+            assert_eq!(rise.push((seq, seq), grant(61, 70)).is_some(), seq > 10, "{seq}");
+        }
+        assert_eq!(rise.push((200, 200), grant(60, 60)), Some(70));
+    }
+
+    #[test]
+    fn what_was_seen_once_is_known_on_and_what_nobody_has_looked_at_is_left_to_the_next() {
+        let mut before = Axis::new();
+        see(&mut before, 1, 1, Some((1, 10)));
+        see(&mut before, 2, 2, Some((11, 20)));
+        let mut axis = Axis::new();
+        see(&mut axis, 2, 3, Some((3, 4)));
+        axis.take_dirty();
+        let mut suspect = axis.clone();
+        axis.keep(before.streams());
+        let of = |axis: &Axis<u8>, source| {
+            let stream = axis.stream(&source).unwrap();
+            (stream.last.seq, stream.max_hi)
+        };
+        assert!(axis.take_dirty());
+        assert_eq!((of(&axis, 1), of(&axis, 2)), ((1, Some(10)), (3, Some(20))));
+        suspect.suspect();
+        suspect.keep(before.streams());
+        assert_eq!((of(&suspect, 2), suspect.is_suspect()), ((2, Some(20)), true));
+    }
+
     /// As a rule nothing is wrong, so that each thing is met without the others.
     fn seldom() -> impl Strategy<Value = i64> {
         prop_oneof![30 => Just(0_i64), 1 => Just(1_i64), 1 => Just(2_i64)]
@@ -239,12 +406,14 @@ mod tests {
         ) {
             let (mut axis, mut index, mut numbers) = (Axis::new(), Ranges::new(), BTreeSet::new());
             let (mut seq, mut next, mut is_wrong) = (0_i64, 1_i64, false);
+            let mut rise = Rise::new(&[], i64::MAX);
             for (skip, back, ids) in events {
                 seq += if skip == 2 { 2 } else { 1 - skip };
                 let lo = if back == 2 { next - 1 } else { next };
                 let grant = Span::new(lo, lo + ids).unwrap();
                 next = lo + ids + 1;
                 is_wrong |= !index.insert(grant).is_empty() || !numbers.insert(seq) || seq < 1;
+                is_wrong |= rise.push((seq, seq), grant).is_some();
                 see(&mut axis, 1, seq, Some((grant.lo(), grant.hi())));
             }
             let hull = numbers.last().unwrap() - numbers.first().unwrap() + 1;

@@ -276,7 +276,8 @@ fn advice(kind: &str, tag: &str) -> String {
         "not_in_archive" => "idgenctl archive verify DATE, then idgenctl archive backfill DATE: the topic has lost it".to_owned(),
         "missing" => "somebody has removed events, or the database was damaged: compare with the archive (idgenctl archive cat DATE)".to_owned(),
         "rewritten" => "somebody has changed an event: find out who may write to idgen.audit_event; the archive has the event as it was".to_owned(),
-        "malformed" => "somebody has written an event that the extension does not write: find out who may write to idgen.audit_event".to_owned(),
+        "malformed" => "somebody has written an event that the extension does not write: find out who may write to idgen.audit_event. One of \
+             ids that had been granted before: do as of an overlap (docs/operations.md, Audits)".to_owned(),
         "lease_overlap" => "two servers may have minted the same ids: compare both windows (idgenctl events list --identity), and fence one of them".to_owned(),
         "duplicate" => "renumber one of the rows, and make the index unique (idgen.lint has the SQL)".to_owned(),
         _ => String::new(),

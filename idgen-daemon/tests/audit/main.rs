@@ -14,6 +14,8 @@ mod failover;
 #[cfg(test)]
 mod nightly;
 #[cfg(test)]
+mod nightly_known;
+#[cfg(test)]
 mod nightly_scene;
 #[cfg(test)]
 mod probe;

@@ -2,22 +2,10 @@
 
 use crate::kit::sql::{self, value};
 use crate::kit::{PATIENCE, Server, eventually_true};
-use crate::nightly_scene::{Scene, findings, more_grants, wait_replayed};
+use crate::nightly_scene::{Scene, findings, forge, more_grants, wait_replayed};
 use std::fs;
 
 const EVENT_OF: &str = "SELECT event_id FROM idgen.audit_event WHERE kind = 'segment.grant'";
-
-/// A grant that nobody has made: of these ids of a tag, numbered as the next.
-fn forge(scene: &Scene, tag: &str, ids: &str) -> i64 {
-    value(
-        &mut scene.client(),
-        &format!(
-            "INSERT INTO idgen.audit_event (source_id, kind, space_id, tag, tag_seq, lo, hi)
-             SELECT p.source_id, 'segment.grant', p.space_id, '{tag}', s.tag_seq + 1, {ids} FROM idgen.space p, idgen.segment s
-              WHERE s.tag = '{tag}' RETURNING event_id"
-        ),
-    )
-}
 
 #[test]
 fn what_is_wrong_is_found_in_one_run_with_both_issuers_and_what_is_well_passes() {

@@ -93,6 +93,29 @@ pub fn more_grants(client: &mut Client, tags: u32, grants: u32) {
     }
 }
 
+/// A grant that nobody has made: of these ids of a tag, numbered as the next.
+pub fn forge(scene: &Scene, tag: &str, ids: &str) -> i64 {
+    value(
+        &mut scene.client(),
+        &format!(
+            "INSERT INTO idgen.audit_event (source_id, kind, space_id, tag, tag_seq, lo, hi)
+             SELECT p.source_id, 'segment.grant', p.space_id, '{tag}', s.tag_seq + 1, {ids} FROM idgen.space p, idgen.segment s
+              WHERE s.tag = '{tag}' RETURNING event_id"
+        ),
+    )
+}
+
+/// As if everything so far had been three days ago: those days have a table of their own, `idgen.aged`.
+pub fn age(client: &mut Client) {
+    sql::run(
+        client,
+        "DO $$ BEGIN EXECUTE format('CREATE TABLE idgen.aged PARTITION OF idgen.audit_event FOR VALUES FROM (%L) TO (%L)',
+             date_trunc('day', now(), 'UTC') - interval '4 days', date_trunc('day', now(), 'UTC') - interval '1 day'); END $$;
+         UPDATE idgen.audit_event SET at = at - interval '3 days';
+         UPDATE idgen.segment SET created_at = created_at - interval '3 days', granted_at = granted_at - interval '3 days'",
+    );
+}
+
 /// What was found, as KIND TAG LO-HI FIRST SECOND, in order.
 pub fn findings(client: &mut Client) -> Vec<String> {
     sql::column(

@@ -297,7 +297,7 @@ impl Ledger {
                           SELECT $4, $2, $5, $6::jsonb WHERE {IN_FORCE} RETURNING run_id),
                   carried AS (INSERT INTO idgen.audit_frontier
                               SELECT run.run_id, f.source_id, f.space_id, f.tag, f.first_seq, f.first_at, f.last_seq, f.last_at,
-                                     f.events, f.ranges, f.max_hi, false
+                                     f.events, f.ranges, f.max_hi, f.suspect
                                 FROM run, idgen.audit_frontier f WHERE f.run_id = $7 AND $4 = 'incremental')
              SELECT run_id FROM run"
         );

@@ -4,12 +4,14 @@
 //!  server.rs  when (idgen_core::audit::Schedule), for each database of the server
 //!    run.rs     begins a run or goes on with one
 //!      fence.rs   has the replica what the primary had?
-//!      sweep.rs   reads (reader.rs), and looks closely at what does not go on from what came before
+//!      sweep.rs   reads (reader.rs)
+//!      close.rs   looks closely at what does not go on from what came before
 //!      prove.rs   that nothing was left out
 //!      reconcile.rs  the archive against the database
 //!    ledger.rs  idgen.audit_run and idgen.audit_frontier, under the lease `audit`
 //! ```
 
+mod close;
 mod fence;
 mod halt;
 mod ledger;

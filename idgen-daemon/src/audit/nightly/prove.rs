@@ -1,9 +1,10 @@
 //! That everything was looked at: each tag of the primary, each number of each stream, and of some tags the same in another way.
 
+use super::close::{look_closely, overlaps_of};
 use super::halt::{Halt, column, trouble};
 use super::ledger::{Axes, Ledger, Run, at_us};
 use super::reader::Reader;
-use super::sweep::{Leaves, Looked, look_at};
+use super::sweep::Leaves;
 use crate::audit::finding::{Finding, FindingKind, Issuer};
 use crate::postgres::Session;
 use idgen_core::archive::mix_id;
@@ -15,7 +16,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 /// Findings of one run. Whoever sees so many looks at the server first.
-const FINDINGS_MAX: usize = 1_000;
+pub(super) const FINDINGS_MAX: usize = 1_000;
 /// One tag of so many is checked in another way, and these at the least.
 const SAMPLE: u64 = 100;
 const SAMPLE_MIN: usize = 3;
@@ -29,9 +30,12 @@ const LIST: &str = "
 /// Read after the events, so no event that was read is above it.
 const HIGHEST: &str = "SELECT p.space_id, s.tag, s.max_id FROM idgen.segment s CROSS JOIN idgen.space p";
 
+/// In one statement: what the tag grants meanwhile is not above.
 const ABOVE: &str = "
     SELECT source_id, event_id, at, lo, hi FROM idgen.audit_event
-     WHERE space_id = $1 AND tag = $2 AND kind = 'segment.grant' AND hi > $3 ORDER BY hi DESC LIMIT 10";
+     WHERE space_id = $1 AND tag = $2 AND kind = 'segment.grant'
+       AND hi > coalesce((SELECT s.max_id FROM idgen.segment s WHERE s.tag = $2), 0)
+     ORDER BY hi DESC LIMIT 10";
 
 /// In another way: what all ranges together have, against the sum of what each has. Numbers, because the range that holds the
 /// last id of all has no end that a bigint could name.
@@ -106,7 +110,7 @@ impl Proof {
     }
 }
 
-fn missing((source, space, tag): (Uuid, Uuid, &str), numbers: Span, detail: String) -> Finding {
+pub(super) fn missing((source, space, tag): (Uuid, Uuid, &str), numbers: Span, detail: String) -> Finding {
     Finding {
         kind: FindingKind::Missing,
         space: Some(space),
@@ -179,7 +183,8 @@ pub async fn prove(
         Err(Halt::Inconclusive(why)) => proof.doubts(why),
         looked => looked?,
     }
-    proof.tags = axes.values().map(|tags| tags.len() as u64).sum();
+    let tags = axes.values().flat_map(|tags| tags.values());
+    proof.tags = tags.filter(|axis| axis.streams().next().is_some()).count() as u64;
     if proof.findings.len() >= FINDINGS_MAX {
         tracing::warn!("audit: {FINDINGS_MAX} findings, and no more are looked for");
     }
@@ -196,69 +201,6 @@ fn suspect_tails(axes: &mut Axes, listed: &[Listed]) {
                 .is_some_and(|stream| stream.last.seq < one.tag_seq)
         {
             axis.suspect();
-        }
-    }
-}
-
-/// Returns the tags with ids that were granted twice.
-async fn look_closely(
-    ledger: &mut Ledger,
-    reader: &mut Reader,
-    axes: &mut Axes,
-    leaves: &Leaves,
-    proof: &mut Proof,
-) -> Result<BTreeSet<(Uuid, String)>, Halt> {
-    let mut overlapping = BTreeSet::new();
-    for (space, tags) in axes {
-        for (tag, axis) in tags.iter_mut().filter(|(_, axis)| axis.is_suspect()) {
-            if proof.findings.len() >= FINDINGS_MAX {
-                return Ok(overlapping);
-            }
-            let sources: Vec<Uuid> = axis.streams().map(|(source, _)| *source).collect();
-            let Looked {
-                mut streams,
-                findings,
-                gaps,
-            } = ledger
-                .meanwhile(look_at(reader, (*space, tag), &sources))
-                .await??;
-            for (source, gap, from_us, to_us) in gaps {
-                // Where days between were dropped it is the archive that knows.
-                if leaves.cover(from_us, to_us) {
-                    let detail = format!(
-                        "events {gap} of tag {tag} of {source} are missing, between {} and {}",
-                        show_us(from_us),
-                        show_us(to_us)
-                    );
-                    proof.add(missing((source, *space, tag), gap, detail));
-                }
-            }
-            for finding in findings {
-                if finding.kind == FindingKind::Overlap {
-                    overlapping.insert((*space, tag.clone()));
-                }
-                proof.add(finding);
-            }
-            keep_known(axis.streams(), &mut streams);
-            axis.settle(streams);
-        }
-    }
-    Ok(overlapping)
-}
-
-/// Days may have been dropped since an earlier run: what it has seen was there.
-fn keep_known<'a>(
-    before: impl Iterator<Item = (&'a Uuid, &'a Stream)>,
-    streams: &mut BTreeMap<Uuid, Stream>,
-) {
-    for (source, was) in before {
-        let Some(is) = streams.get_mut(source) else {
-            streams.insert(*source, was.clone());
-            continue;
-        };
-        is.max_hi = is.max_hi.max(was.max_hi);
-        if is.last.seq < was.last.seq {
-            is.last = was.last;
         }
     }
 }
@@ -338,7 +280,7 @@ fn check_before(
 async fn above_the_highest(
     ledger: &mut Ledger,
     reader: &mut Reader,
-    axes: &Axes,
+    axes: &mut Axes,
 ) -> Result<Vec<Finding>, Halt> {
     let rows = ledger.meanwhile(reader.rows(HIGHEST, &[])).await??;
     let mut found = Vec::new();
@@ -349,7 +291,7 @@ async fn above_the_highest(
             .or_default()
             .insert(column(row, 1)?, column(row, 2)?);
     }
-    for (space, tags) in axes {
+    for (space, tags) in axes.iter_mut() {
         // Of another space this database has no tags.
         let Some(known) = highest.get(space) else { continue };
         for (tag, axis) in tags {
@@ -357,15 +299,16 @@ async fn above_the_highest(
             let (Some(reach), max_id) = (reach, known.get(tag).copied()) else {
                 continue;
             };
-            if max_id.is_some_and(|max_id| reach <= max_id) || found.len() >= FINDINGS_MAX {
+            if max_id.is_some_and(|max_id| reach <= max_id) {
                 continue;
             }
-            let allowed = max_id.unwrap_or(0);
+            // What it claims must not be held against what the tag grants after it.
+            axis.suspect();
+            if found.len() >= FINDINGS_MAX {
+                continue;
+            }
             let rows = ledger
-                .meanwhile(reader.rows(
-                    ABOVE,
-                    &[(space, Type::UUID), (tag, Type::TEXT), (&allowed, Type::INT8)],
-                ))
+                .meanwhile(reader.rows(ABOVE, &[(space, Type::UUID), (tag, Type::TEXT)]))
                 .await??;
             for row in &rows {
                 let (source, event): (Uuid, i64) = (column(row, 0)?, column(row, 1)?);
@@ -432,9 +375,9 @@ async fn another_way(
         let mut ours = !overlapping.contains(&(space, tag.to_owned()));
         if ours && !is_clean && run.extent == Extent::Incremental {
             // It has looked at what is new alone. What is older is known, or else it is a finding.
-            let looked = ledger.meanwhile(look_at(reader, (space, tag), &[])).await??;
-            ours = looked.findings.is_empty();
-            proof.aside.extend(looked.findings);
+            let found = ledger.meanwhile(overlaps_of(reader, (space, tag))).await??;
+            ours = found.is_empty();
+            proof.aside.extend(found);
         }
         // More may have come since. Of an incremental run some may have gone with their days.
         let is_fewer = run.extent == Extent::Full && there.cast_unsigned() < ranges;

@@ -11,7 +11,7 @@ use crate::config::{ArchivePlace, AuditConfig};
 use crate::lease::host_us;
 use crate::metrics::NightlyMetrics;
 use crate::postgres::PostgresUrl;
-use idgen_core::audit::Extent;
+use idgen_core::audit::{Extent, Floor};
 use idgen_core::day::{Day, SECONDS};
 use std::time::Duration;
 use uuid::Uuid;
@@ -139,12 +139,11 @@ async fn look(
     run: &mut Run,
     told: Told<'_>,
 ) -> Result<(Proof, Axes), Halt> {
-    let is_incremental = run.extent == Extent::Incremental;
     let before = match run.progress.base {
-        Some(base) if !is_incremental => ledger.frontier(base, false).await?,
-        _ => Axes::new(),
+        Some(base) => ledger.frontier(base, true).await?,
+        None => Axes::new(),
     };
-    let mut axes = resume(ledger, run).await?;
+    let mut axes = resume(ledger, run, &before).await?;
     let mark = Uuid::new_v4();
     run.progress.fence = Some(mark);
     ledger.save(run, &mut Axes::new()).await?;
@@ -187,27 +186,39 @@ async fn look(
             compared => compared?,
         }
     }
+    keep(&mut axes, &before);
     Ok((proof, axes))
+}
+
+/// What was seen once is known on, also of a tag of which nothing is there any more.
+fn keep(axes: &mut Axes, before: &Axes) {
+    for (space, tags) in before {
+        let there = axes.entry(*space).or_default();
+        for (tag, was) in tags {
+            there.entry(tag.clone()).or_default().keep(was.streams());
+        }
+    }
 }
 
 /// What the run has written down. Of an incremental one what its base had seen is no news: read anew, for what it has seen itself
 /// since is not to be told from that.
-async fn resume(ledger: &mut Ledger, run: &mut Run) -> Result<Axes, Halt> {
+async fn resume(ledger: &mut Ledger, run: &Run, before: &Axes) -> Result<Axes, Halt> {
     let mut axes = ledger.frontier(run.id, false).await?;
-    if run.extent == Extent::Incremental
-        && let Some(base) = run.progress.base
-    {
-        let known = ledger.frontier(base, true).await?;
-        for (space, tags) in &known {
-            for (tag, was) in tags {
-                let Some(axis) = axes.get_mut(space).and_then(|tags| tags.get_mut(tag)) else {
-                    continue;
-                };
-                let is_suspect = axis.is_suspect();
-                for (source, was) in was.streams() {
-                    let Some(mut is) = axis.stream(source).cloned() else {
-                        continue;
-                    };
+    for (space, tags) in before {
+        let there = axes.entry(*space).or_default();
+        for (tag, was) in tags {
+            let axis = there.entry(tag.clone()).or_default();
+            let is_suspect = axis.is_suspect();
+            for (source, was) in was.streams() {
+                if let Some(hi) = was.max_hi {
+                    axis.rest_on(Floor {
+                        seq: was.last.seq,
+                        hi,
+                    });
+                }
+                if run.extent == Extent::Incremental
+                    && let Some(mut is) = axis.stream(source).cloned()
+                {
                     is.known = was.known;
                     axis.restore(*source, is, is_suspect);
                 }
