@@ -15,7 +15,7 @@ CREATE TABLE idgen.space (
 COMMENT ON TABLE idgen.space IS 'The one row that names this database: its tag space and its source of audit events. Not dumped: a restored copy is another space. Renewed when the database turns out to be a clone.';
 COMMENT ON COLUMN idgen.space.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN idgen.space.space_id IS 'Segment ids are unique within one tag of one space.';
-COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream.';
+COMMENT ON COLUMN idgen.space.source_id IS '(source_id, event_id) names an audit event for everybody downstream. Another one whenever events may have been recorded that this database does not know of: with another history (idgen.authority.mark).';
 COMMENT ON COLUMN idgen.space.database_oid IS 'The database the ids were made for; another oid means a clone by CREATE DATABASE ... TEMPLATE.';
 COMMENT ON COLUMN idgen.space.stripe IS 'Which of the space''s masters this database is, from 0. Set by idgen.join_space().';
 COMMENT ON COLUMN idgen.space.stripes IS 'How many masters the space is cut for; 1: this database alone.';
@@ -40,7 +40,10 @@ CREATE TABLE idgen.authority (
     machine           text,
     os_boot           text,
     device            bigint  NOT NULL,
-    inode             bigint  NOT NULL
+    inode             bigint  NOT NULL,
+    sources_before    uuid[]  NOT NULL DEFAULT '{}',
+    is_witnessed      boolean NOT NULL DEFAULT true,
+    witness_wait      integer NOT NULL DEFAULT 0 CHECK (witness_wait BETWEEN 0 AND 86400)
 );
 COMMENT ON TABLE idgen.authority IS 'The one row that says where this database was when it granted ranges last. Another history (a promotion, a recovery, an upgrade): every tag passes over its safety burn. The same history in another place: a copy, which grants nothing until idgen.adopt_authority(). Not dumped.';
 COMMENT ON COLUMN idgen.authority.one IS 'Always true: there is one row.';
@@ -54,6 +57,9 @@ COMMENT ON COLUMN idgen.authority.machine IS 'Machine id (/etc/machine-id); NULL
 COMMENT ON COLUMN idgen.authority.os_boot IS 'Boot id of the running system, which tells whether device numbers can be compared; NULL: it has none.';
 COMMENT ON COLUMN idgen.authority.device IS 'Device number of the data directory.';
 COMMENT ON COLUMN idgen.authority.inode IS 'Inode number of the data directory.';
+COMMENT ON COLUMN idgen.authority.sources_before IS 'The source_id that this database had in each history before this one, the last one last: under these it has recorded its events.';
+COMMENT ON COLUMN idgen.authority.is_witnessed IS 'False since it was renewed until idgen.witnessed(): what topic and archive know of grants that the old history has lost was not told yet.';
+COMMENT ON COLUMN idgen.authority.witness_wait IS 'So many seconds after changed_at tags wait for that before they serve again (IG033), at the most; 0: not at all. Set by the daemon that looks after the database, from its [audit] promotion_wait_seconds; hence a standby that is promoted knows whether one will come. A leased authority does not wait: its ceilings are in the lease store.';
 INSERT INTO idgen.authority (system_identifier, timeline, machine, os_boot, device, inode)
 SELECT h.system_identifier, h.timeline, h.machine, h.os_boot, h.device, h.inode FROM idgen.server_home() h
     ON CONFLICT DO NOTHING;
@@ -231,7 +237,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_segment';
 COMMENT ON FUNCTION idgen_segment(text) IS
-'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, IG035 not cut in the stripes of its space, 22004 NULL.';
+'The next id of a segment tag: dense, never issued twice within the tag''s space, not given back by a rollback, in rising order per server but for waits. Errors: IG005 unknown tag, IG006 exhausted, IG007 no new range within idgen.segment_wait_ms, IG008 rate limited, IG011 not preloaded, IG012 in recovery, IG013 no right, IG017 too many tags, IG024 this transaction has changed the tag, IG030 no authority, IG031 a copy, IG032 the safety burn would pass the limit, IG033 waits for what topic and archive know, IG035 not cut in the stripes of its space, 22004 NULL.';
 
 CREATE FUNCTION idgen.segment_buffers(
     OUT segment_id uuid, OUT space_id uuid, OUT remaining bigint, OUT step integer,

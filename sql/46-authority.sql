@@ -53,7 +53,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idgen_promote';
 COMMENT ON FUNCTION idgen.promote(text) IS
-'This logical replica is the master from now on: as idgen.adopt_authority(), and what it records comes from a new source (source_id). Before: end the subscription, fence the old master, and see that idgen.segment was replicated too. Recorded in an event authority.promote. Errors: as idgen.adopt_authority().';
+'This logical replica is the master from now on: as idgen.adopt_authority(). Before: end the subscription, fence the old master, and see that idgen.segment was replicated too. Recorded in an event authority.promote. Errors: as idgen.adopt_authority().';
 
 CREATE FUNCTION idgen.set_safety_burn(tag text, ids bigint)
 RETURNS void

@@ -47,7 +47,7 @@ COMMENT ON COLUMN idgen.health.clock_error_us IS 'How far it is off at the most,
 COMMENT ON COLUMN idgen.health.space_id IS 'Where segment ids are unique, per tag.';
 COMMENT ON COLUMN idgen.health.source_id IS 'This database as a source of audit events.';
 COMMENT ON COLUMN idgen.health.authority IS 'Who may grant ranges of segment tags here: local or leased (idgen.authority).';
-COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first (after a promotion or recovery, with the next grant) or copy (refuses until idgen.adopt_authority()); leased: no lease, expired (its deadline has passed) or fenced; in recovery or not preloaded.';
+COMMENT ON COLUMN idgen.health.authority_state IS 'granting; local: burns first (after a promotion or recovery, with the next grant), waits for witness (what topic and archive know of the time before, from idgend) or copy (refuses until idgen.adopt_authority()); leased: no lease, expired (its deadline has passed) or fenced; in recovery or not preloaded.';
 COMMENT ON COLUMN idgen.health.stripe IS 'Which of the space''s masters this database is, from 0.';
 COMMENT ON COLUMN idgen.health.stripes IS 'How many masters the space is cut for; 1: this database alone.';
 COMMENT ON COLUMN idgen.health.stripe_size IS 'Ids per stripe; NULL: one master.';
@@ -118,7 +118,7 @@ COMMENT ON COLUMN idgen.segments.refill_ms_max IS 'The longest refill since the 
 COMMENT ON COLUMN idgen.segments.refill_ms_mean IS 'The mean of all refills since the server started, in ms.';
 COMMENT ON COLUMN idgen.segments.granted_ms_ago IS 'Age of the last range, ms.';
 COMMENT ON COLUMN idgen.segments.wanted IS 'A refill has been asked for and has not begun.';
-COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, not cut (IG035), exhausted, dropped, or error (see the server log); NULL: nothing.';
+COMMENT ON COLUMN idgen.segments.blocker IS 'What the last refill was held up by: row lock, prepared transaction, table lock, no worker, no lease, ceiling, copy, safety burn, fetch limit, not cut (IG035), witness (IG033), exhausted, dropped, or error (see the server log); NULL: nothing.';
 COMMENT ON COLUMN idgen.segments.blocker_pid IS 'Process that holds the lock, where it is a lock; NULL: none, or not found.';
 COMMENT ON COLUMN idgen.segments.blocker_gid IS 'Name of the prepared transaction that holds the lock (pg_prepared_xacts); NULL: none, or it has ended.';
 COMMENT ON COLUMN idgen.segments.burned IS 'Ids that nobody gets, by cause, since the server started. restart, eviction: in memory when it stopped, or when its place was given to another tag (at most so many, counted with the next grant); seek: in memory when the tag was moved; safety: passed over because they may have been granted elsewhere; refill: granted and not published; bulk: of a request whose caller was gone.';
@@ -233,6 +233,8 @@ BEGIN
             idgen.drop_audit_day(date, integer),
             idgen.index_audit_day(),
             idgen.pass_over(uuid, text, bigint),
+            idgen.witness_wanted(integer),
+            idgen.witnessed(uuid),
             idgen.record_finding(text, text, uuid, text, bigint, bigint, jsonb, jsonb, text, text, bigint),
             idgen.duplicate_key_counts(),
             idgen.audit_settle(text, text)

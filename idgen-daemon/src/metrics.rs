@@ -7,6 +7,8 @@ mod outbox;
 #[cfg(feature = "outbox")]
 mod probe;
 mod server;
+#[cfg(feature = "outbox")]
+mod witness;
 
 #[cfg(feature = "outbox")]
 pub use self::audit::{AuditMetrics, NightlyMetrics};
@@ -15,6 +17,8 @@ pub use self::outbox::{DrainMetrics, OutboxMetrics};
 #[cfg(feature = "outbox")]
 pub use self::probe::ProbeMetrics;
 pub use self::server::{ColumnErrors, Counts as ServerCounts, Fault, REFUSALS, ServerMetrics};
+#[cfg(feature = "outbox")]
+pub use self::witness::WitnessMetrics;
 
 #[cfg(feature = "outbox")]
 use crate::archive::ArchiveMetrics;
@@ -59,6 +63,8 @@ pub struct Metrics {
     audit: AuditMetrics,
     #[cfg(feature = "outbox")]
     outbox: OutboxMetrics,
+    #[cfg(feature = "outbox")]
+    witness: WitnessMetrics,
 }
 
 /// What the authority keeper shows, by database.
@@ -250,6 +256,8 @@ impl Metrics {
             audit: AuditMetrics::new(&registry)?,
             #[cfg(feature = "outbox")]
             outbox: OutboxMetrics::new(&registry)?,
+            #[cfg(feature = "outbox")]
+            witness: WitnessMetrics::new(&registry)?,
             registry,
         })
     }
@@ -284,6 +292,13 @@ impl Metrics {
     #[must_use]
     pub fn of_audit(&self) -> AuditMetrics {
         self.audit.clone()
+    }
+
+    /// What is counted of databases that were promoted.
+    #[cfg(feature = "outbox")]
+    #[must_use]
+    pub fn of_witness(&self) -> WitnessMetrics {
+        self.witness.clone()
     }
 
     /// What the outbox counts.

@@ -50,6 +50,8 @@ pub enum Error {
     CopyOfDatabase,
     /// IG032
     BurnTooLarge { tag: String, limit_id: i64 },
+    /// IG033
+    Unwitnessed { tag: String, waited_ms: u64 },
     /// IG035
     NotCut { tag: String },
     /// IG036
@@ -169,11 +171,11 @@ pub enum Error {
 }
 
 /// The SQLSTATEs that `idgen.stats` counts: all of class IG.
-pub const REFUSALS: [&str; 43] = [
+pub const REFUSALS: [&str; 44] = [
     "IG001", "IG002", "IG003", "IG004", "IG005", "IG006", "IG007", "IG008", "IG009", "IG010", "IG011",
     "IG012", "IG013", "IG014", "IG015", "IG016", "IG017", "IG018", "IG019", "IG020", "IG021", "IG022",
-    "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG035", "IG036",
-    "IG050", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108", "IG109",
+    "IG023", "IG024", "IG025", "IG026", "IG027", "IG028", "IG030", "IG031", "IG032", "IG033", "IG035",
+    "IG036", "IG050", "IG101", "IG102", "IG103", "IG104", "IG105", "IG106", "IG107", "IG108", "IG109",
 ];
 
 struct Report {
@@ -414,6 +416,14 @@ impl Error {
                     "Ids may have been granted that this database does not know of; passing over as many as that may be would leave none up to {limit_id}."
                 ),
                 "Find out what the highest id in use is, and say how many to pass over: SELECT idgen.set_safety_burn('tag', ids).",
+            ),
+            Self::Unwitnessed { tag, waited_ms } => report(
+                "IG033",
+                format!("segment tag \"{tag}\" waits for what topic and archive know of lost grants"),
+                format!(
+                    "The database has another history since a promotion or recovery, and idgend has not told yet what it has lost. Waited {waited_ms} ms."
+                ),
+                "Start idgend of this server, or look at its log. The wait ends by itself: idgen.authority has changed_at and witness_wait. To go on at once: SELECT idgen.witnessed(mark) FROM idgen.authority.",
             ),
             Self::NotCut { tag } => report(
                 "IG035",

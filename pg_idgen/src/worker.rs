@@ -168,6 +168,8 @@ fn refill(shared: &Shared, serving: &Serving<'_>, settled: &mut Settled) {
         return;
     }
     if key == SegmentKey::leaves_of(key.database) {
+        // Whoever asks for nothing else wants what has changed about the database to be settled.
+        *settled = settle();
         slot.set_failure(if make_leaves() {
             Failure::None
         } else {
@@ -322,6 +324,7 @@ fn note_refusal(slot: &SegmentSlot, refused: &Refused) {
             note_failure(slot, Failure::RateLimited);
         }
         Refused::Copy => note_failure(slot, Failure::Copy),
+        Refused::Unwitnessed => note_failure(slot, Failure::Unwitnessed),
         Refused::NotCut => note_failure(slot, Failure::NotCut),
         Refused::BurnTooLarge { limit_id } => {
             slot.limit_id.store(*limit_id, Ordering::Release);

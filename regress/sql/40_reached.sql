@@ -61,6 +61,7 @@ SELECT idgen.mix_id(1) IS NOT NULL AS mixed, (SELECT count(*) > 0 FROM idgen.eve
        idgen.archive_gate((now() AT TIME ZONE 'UTC')::date) LIKE 'the archive was not checked for %' AS gate;
 SELECT count(*) AS overlaps FROM idgen.audit_overlaps('-infinity', 'infinity');
 SELECT idgen.pass_over(h.space_id, 'reached', 1) IS NULL AS passed FROM idgen.health h;
+SELECT idgen.witness_wanted(0) IS NULL AS nothing_asked, idgen.witnessed(mark) IS NULL AS nothing_told FROM idgen.authority;
 SELECT f.is_new, idgen.audit_settle('reached', 'reached') AS settled, idgen.audit_close(f.finding_id, 'reached') AS closed
   FROM idgen.record_finding('reached', 'overlap', NULL, NULL, NULL, NULL, NULL, NULL, 'reached', 'probe', NULL) f;
 SELECT count(*) >= 0 AS counted FROM idgen.duplicate_key_counts();

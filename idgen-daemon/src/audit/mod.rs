@@ -6,5 +6,6 @@ pub mod finding;
 pub mod nightly;
 pub mod probe;
 pub mod table;
+pub mod witness;
 
 pub use finding::{Finding, FindingKind, FoundBy, Issuer, Recorded};

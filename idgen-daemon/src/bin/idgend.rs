@@ -10,6 +10,8 @@ use idgen_daemon::archive::archive;
 use idgen_daemon::audit::nightly::{NightlyAudit, NightlySetup};
 #[cfg(feature = "outbox")]
 use idgen_daemon::audit::probe::probe;
+#[cfg(feature = "outbox")]
+use idgen_daemon::audit::witness::{Witness, WitnessSetup};
 use idgen_daemon::authority::{AuthorityConfig, AuthorityKeeper, Board};
 use idgen_daemon::command_line;
 use idgen_daemon::config::{ClassConfig, Config};
@@ -459,10 +461,21 @@ fn spawn_audits(
     let Some(wanted) = config.audit.clone() else {
         return;
     };
+    let archive = config.archive.as_ref().map(|archive| archive.place.clone());
+    if archive.is_some() || config.kafka.is_some() {
+        let witness = Witness::new(WitnessSetup {
+            postgres: config.postgres.clone(),
+            wait: wanted.promotion_wait,
+            archive: archive.clone(),
+            kafka: config.kafka.clone(),
+            metrics: metrics.of_witness(),
+        });
+        supervisor.spawn_essential("witness", witness.run(stop.clone()));
+    }
     let nightly = NightlyAudit::new(NightlySetup {
         postgres: config.postgres.clone(),
         audit: wanted,
-        archive: config.archive.as_ref().map(|archive| archive.place.clone()),
+        archive,
         holder: Holder {
             instance: Uuid::from_u128(holder.instance.0),
             name: holder.name.clone(),

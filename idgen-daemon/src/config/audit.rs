@@ -16,6 +16,8 @@ const RATE: u64 = 50_000;
 const RATE_MAX: u64 = 10_000_000;
 const LAG_MINUTES: u64 = 30;
 const LAG_MINUTES_MAX: u64 = 1_440;
+const PROMOTION_WAIT_S: u64 = 30;
+const PROMOTION_WAIT_S_MAX: u64 = 86_400;
 const PROBE_MEMORY_MIB: u64 = 200;
 const PROBE_MEMORY_MIB_MAX: u64 = 65_536;
 
@@ -32,6 +34,8 @@ pub struct AuditConfig {
     pub rate: u64,
     /// For so long the replica may be behind before a run is given up.
     pub lag_max: Duration,
+    /// So long tags wait after a promotion until topic and archive were asked what it has lost.
+    pub promotion_wait: Duration,
     /// The topic is read as it grows, where there is one.
     pub probe: bool,
     /// Where the probe keeps how far it has come; `None`: it begins anew from the archive.
@@ -59,6 +63,7 @@ pub(super) struct RawAudit {
     pub(super) fall_back: Option<bool>,
     pub(super) rate: Option<u64>,
     pub(super) lag_max_minutes: Option<u64>,
+    pub(super) promotion_wait_seconds: Option<u64>,
     pub(super) probe: Option<bool>,
     pub(super) checkpoint_dir: Option<String>,
     pub(super) probe_memory_mib: Option<u64>,
@@ -112,6 +117,13 @@ impl RawAudit {
             fall_back: self.fall_back.unwrap_or(false),
             rate: within("rate", self.rate, RATE, 1, RATE_MAX)?,
             lag_max: Duration::from_secs(lag_minutes * 60),
+            promotion_wait: Duration::from_secs(within(
+                "promotion_wait_seconds",
+                self.promotion_wait_seconds,
+                PROMOTION_WAIT_S,
+                0,
+                PROMOTION_WAIT_S_MAX,
+            )?),
             probe: self.probe.unwrap_or(true),
             checkpoint_dir,
             probe_memory_mib: within(
@@ -156,12 +168,13 @@ mod tests {
         assert!(audit.replica.is_none() && !audit.fall_back && audit.probe && audit.checkpoint_dir.is_none());
         assert_eq!((audit.rate, audit.probe_memory_mib), (50_000, 200));
         assert_eq!(audit.lag_max, Duration::from_secs(1_800));
+        assert_eq!(audit.promotion_wait, Duration::from_secs(30));
     }
 
     #[test]
     fn each_key_is_read_from_the_file_and_from_the_environment() {
         let text = "[audit]\nnightly = \"23:30\"\nfull = \"Monday\"\nreplica = \"postgres://u@r/d\"\nfall_back = true\nrate = 7\n\
-                    lag_max_minutes = 0\nprobe = false\ncheckpoint_dir = \"/c\"\nprobe_memory_mib = 9";
+                    lag_max_minutes = 0\nprobe = false\npromotion_wait_seconds = 0\ncheckpoint_dir = \"/c\"\nprobe_memory_mib = 9";
         let variables = [
             ("IDGEND_AUDIT__NIGHTLY", "23:30"),
             ("IDGEND_AUDIT__FULL", "Monday"),
@@ -170,6 +183,7 @@ mod tests {
             ("IDGEND_AUDIT__RATE", "7"),
             ("IDGEND_AUDIT__LAG_MAX_MINUTES", "0"),
             ("IDGEND_AUDIT__PROBE", "false"),
+            ("IDGEND_AUDIT__PROMOTION_WAIT_SECONDS", "0"),
             ("IDGEND_AUDIT__CHECKPOINT_DIR", "/c"),
             ("IDGEND_AUDIT__PROBE_MEMORY_MIB", "9"),
         ];
@@ -179,6 +193,7 @@ mod tests {
             assert_eq!(audit.schedule.full, Weekday::Monday);
             assert!(audit.replica.is_some() && audit.fall_back && !audit.probe);
             assert_eq!((audit.rate, audit.lag_max), (7, Duration::ZERO));
+            assert_eq!(audit.promotion_wait, Duration::ZERO);
             assert_eq!(audit.checkpoint_dir, Some("/c".into()));
             assert_eq!(audit.probe_memory_mib, 9);
         }
@@ -194,6 +209,10 @@ mod tests {
             ("lag_max_minutes = 5", "audit.lag_max_minutes needs audit.replica"),
             ("rate = 0", "audit.rate = 0 is not in 1"),
             ("checkpoint_dir = \"c\"", "does not begin with a slash"),
+            (
+                "promotion_wait_seconds = 86401",
+                "audit.promotion_wait_seconds = 86401",
+            ),
             ("probe_memory_mib = 0", "audit.probe_memory_mib = 0"),
             ("foo = 1", "unknown field"),
         ] {

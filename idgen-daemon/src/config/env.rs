@@ -137,6 +137,7 @@ fn set_audit(raw: &mut RawConfig, path: &str, value: String) -> std::result::Res
         "RATE" => audit.rate = Some(number(&value)?),
         "LAG_MAX_MINUTES" => audit.lag_max_minutes = Some(number(&value)?),
         "PROBE" => audit.probe = Some(truth(&value)?),
+        "PROMOTION_WAIT_SECONDS" => audit.promotion_wait_seconds = Some(number(&value)?),
         "CHECKPOINT_DIR" => audit.checkpoint_dir = Some(value),
         "PROBE_MEMORY_MIB" => audit.probe_memory_mib = Some(number(&value)?),
         _ => return Err("there is no such setting".into()),

@@ -20,6 +20,9 @@ pub const SCHEMA: u32 = 1;
 /// Tag of all events of leases: their space is the cell, and they are counted per cell.
 pub const LEASE_TAG: &str = "lease";
 
+/// Kind of the events that grant ids of a tag.
+pub const GRANT: &str = "segment.grant";
+
 /// What the kinds of events of leases begin with.
 pub const LEASE_KIND: &str = "snowflake.lease.";
 

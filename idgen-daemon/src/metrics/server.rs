@@ -36,7 +36,7 @@ impl Fault {
 }
 
 /// The errors of generators, with a word for each; docs/errors.md has them all.
-pub const REFUSALS: [(&str, &str, Fault); 19] = [
+pub const REFUSALS: [(&str, &str, Fault); 20] = [
     ("IG001", "no_lease", Fault::Service),
     ("IG002", "window_used_up", Fault::Service),
     ("IG003", "clock_went_back", Fault::Service),
@@ -54,6 +54,7 @@ pub const REFUSALS: [(&str, &str, Fault); 19] = [
     ("IG030", "no_authority", Fault::Service),
     ("IG031", "may_be_a_copy", Fault::Operator),
     ("IG032", "safety_burn_too_large", Fault::Operator),
+    ("IG033", "waits_for_witness", Fault::Service),
     ("IG035", "not_cut", Fault::Operator),
     ("IG050", "drained", Fault::Operator),
 ];

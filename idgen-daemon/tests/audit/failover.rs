@@ -1,47 +1,78 @@
 //! What a failover has lost is in the archive, and found there.
 
+use crate::kit::daemon::Daemon;
 use crate::kit::sql::{self, value};
 use crate::kit::{DaemonOptions, PATIENCE, Scratch, Server, eventually_true};
 use crate::nightly_scene::{Scene, findings, wait_replayed};
+use crate::probe_scene::{shared_kafka, wait_metric};
+use postgres::Client;
 use std::fs;
 
 const ABOVE_50: &str = "SELECT event_id FROM idgen.audit_event WHERE kind = 'segment.grant' AND tag = 't1' AND lo > 50 ORDER BY lo";
 
-fn archived(server: &Server, folder: &str) -> DaemonOptions {
-    DaemonOptions::new(server).sections(&format!(
-        "[archive]\nkind = \"folder\"\npath = \"{folder}\"\ncut_seconds = 1"
-    ))
+/// Nobody is waited for after a promotion, unless `more` says so.
+fn archived(server: &Server, folder: &str, more: &str) -> DaemonOptions {
+    DaemonOptions::new(server)
+        .sections(&format!(
+            "[archive]\nkind = \"folder\"\npath = \"{folder}\"\ncut_seconds = 1"
+        ))
+        .sections(more)
 }
 
-/// A primary whose events are archived, and a standby that has missed three grants of them: both, the folder, and the grants.
-fn parted(scene: &mut Scene, path: &str) -> (Server, Vec<i64>) {
-    let mut client = scene.client();
-    // As if nothing need be passed over: the documented way to grant twice.
-    sql::run(
-        &mut client,
-        "SELECT idgen.set_safety_burn(tag, 0) FROM idgen.segment",
-    );
-    let daemon = archived(&scene.server, path).start();
+const DONT_WAIT: &str = "[audit]\npromotion_wait_seconds = 0";
+const WAIT: &str = "[audit]\npromotion_wait_seconds = 86400\nprobe = false";
+
+/// As if nothing need be passed over: the documented way to grant twice.
+fn burn_nothing(client: &mut Client) {
+    sql::run(client, "SELECT idgen.set_safety_burn(tag, 0) FROM idgen.segment");
+}
+
+/// A standby that has everything up to now, and gets nothing any more.
+fn left_behind(scene: &Scene) -> Server {
     let standby = scene.standby();
     let mut at_standby = standby.connect();
-    wait_replayed(&mut client, &mut at_standby);
+    wait_replayed(&mut scene.client(), &mut at_standby);
     sql::run(&mut at_standby, "ALTER SYSTEM SET primary_conninfo = ''");
     sql::run(&mut at_standby, "SELECT pg_reload_conf()");
     eventually_true(PATIENCE, "the standby receives nothing", || {
         value::<i64>(&mut at_standby, "SELECT count(*) FROM pg_stat_wal_receiver") == 0
     });
+    standby
+}
+
+/// Three more grants of ten ids of a tag, and waits until they were handed on.
+fn lose(client: &mut Client) -> Vec<i64> {
     sql::run(
-        &mut client,
+        client,
         "SELECT idgen_segment_range('t1', 10) FROM generate_series(1, 3)",
     );
-    let lost = sql::column(&mut client, ABOVE_50);
-    eventually_true(PATIENCE, "everything is archived", || {
+    wait_handed_on(client);
+    sql::column(client, ABOVE_50)
+}
+
+fn wait_handed_on(client: &mut Client) {
+    eventually_true(PATIENCE, "everything is handed on", || {
         value::<i64>(
-            &mut client,
+            client,
             "SELECT count(*) FROM idgen.audit_event WHERE NOT published",
         ) == 0
     });
-    let same = archived(&scene.server, path);
+}
+
+/// A primary whose events are archived, and a standby that has missed three grants of them: that, now a primary, and the grants.
+fn parted(scene: &mut Scene, path: &str, more: &str) -> (Server, Vec<i64>) {
+    let mut client = scene.client();
+    burn_nothing(&mut client);
+    let daemon = archived(&scene.server, path, more).start();
+    // What a daemon has said of it a standby has to know.
+    if more == WAIT {
+        eventually_true(PATIENCE, "it is to be waited", || {
+            value::<i32>(&mut client, "SELECT witness_wait FROM idgen.authority") == 86_400
+        });
+    }
+    let standby = left_behind(scene);
+    let lost = lose(&mut client);
+    let same = archived(&scene.server, path, more);
     assert_eq!(
         scene.run(&same, &["--full"]),
         (Some(0), "PASS".into(), String::new())
@@ -49,21 +80,122 @@ fn parted(scene: &mut Scene, path: &str) -> (Server, Vec<i64>) {
     daemon.kill();
     drop(client);
     scene.server.stop_at_once();
-    sql::run(&mut at_standby, "SELECT pg_promote()");
+    sql::run(&mut standby.connect(), "SELECT pg_promote()");
     (standby, lost)
+}
+
+fn folder() -> (Scratch, String) {
+    let scratch = Scratch::new("audit-archive");
+    let path = scratch.join("archive");
+    fs::create_dir(&path).expect("make the folder");
+    let path = path.to_str().expect("a path that is text").to_owned();
+    (scratch, path)
+}
+
+/// The next of a tag, which lets nobody wait for long.
+fn next(client: &mut Client, tag: &str) -> Result<i64, String> {
+    let asked = format!("SELECT lower(r) FROM (SELECT unnest(idgen_segment_range('{tag}', 10)) r) t");
+    sql::run(client, "SET idgen.segment_wait_ms = 500");
+    let asked = client.query_one(&asked, &[]);
+    let code = |error: postgres::Error| error.code().map_or("gone", |code| code.code()).to_owned();
+    asked.map(|row| row.get(0)).map_err(code)
+}
+
+/// What both have to show: grants wait, and go on where the old server has ended.
+fn waits_for_the_witness(standby: &Server, options: &DaemonOptions) -> Daemon {
+    let mut client = standby.connect();
+    let in_recovery = |error: &Result<i64, String>| error.as_ref().is_err_and(|code| code == "IG012");
+    let mut asked = next(&mut client, "t1");
+    eventually_true(PATIENCE, "it is a primary", || {
+        asked = next(&mut client, "t1");
+        !in_recovery(&asked)
+    });
+    assert_eq!(asked, Err("IG033".to_owned()));
+    assert_eq!(next(&mut client, "t2"), Err("IG033".to_owned()));
+    // The store of its leases is in here too, and asks for an epoch: that is another matter.
+    let mut daemon = options.launch();
+    let mut granted = Err(String::new());
+    eventually_true(PATIENCE, "the witness was heard", || {
+        granted = next(&mut client, "t1");
+        granted != Err("IG033".to_owned())
+    });
+    assert_eq!(granted, Ok(81), "51 to 80 were granted by the old server");
+    assert_eq!(next(&mut client, "t2"), Ok(51), "nothing of it was lost");
+    wait_metric(
+        &mut daemon,
+        "idgen_witness_raised_total{database=\"postgres\"} ",
+        1.0,
+    );
+    wait_metric(&mut daemon, "idgen_witness_pending{database=\"postgres\"} ", 0.0);
+    daemon
+}
+
+/// AUDIT.md 16, and what is done about it before anything is granted.
+#[test]
+fn a16_a_promoted_standby_serves_no_segments_before_the_archive_has_said_what_was_lost() {
+    let mut scene = Scene::new(3, 5);
+    let (_folder, path) = folder();
+    let (standby, lost) = parted(&mut scene, &path, WAIT);
+    // One that looks into an archive of somebody else says nothing, and whoever must go on can.
+    let (_other, elsewhere) = folder();
+    let wrong = archived(&standby, &elsewhere, WAIT).launch();
+    eventually_true(PATIENCE, "it says why it says nothing", || {
+        wrong.log().contains("the archive has nothing")
+    });
+    wrong.kill();
+    let options = archived(&standby, &path, WAIT);
+    waits_for_the_witness(&standby, &options).terminate();
+    // The audit has the rest: which events, and that their ids are not in use twice.
+    assert_eq!(scene.run(&options, &["--full"]).1, "FINDING");
+    let mut client = standby.connect();
+    let wanted: Vec<String> = lost
+        .iter()
+        .zip(["51-60", "61-70", "71-80"])
+        .map(|(event, ids)| format!("not_in_database t1 {ids} {event}"))
+        .collect();
+    assert_eq!(findings(&mut client), wanted);
+}
+
+/// The same from a topic, with and without an archive that ends before it.
+#[test]
+fn a16_a_promoted_standby_hears_from_the_topic_what_the_archive_has_not_got() {
+    let mut scene = Scene::new(3, 5);
+    let (_folder, path) = folder();
+    let kafka = shared_kafka();
+    kafka.create_topic_with("witness", 2, &[("message.timestamp.type", "LogAppendTime")]);
+    let broker = kafka.broker();
+    let topic = format!("[kafka]\nbrokers = [\"{broker}\"]\ntopic = \"witness\"");
+    let drained = |server: &Server| DaemonOptions::new(server).sections(&topic).sections(WAIT);
+    let both = |server: &Server| archived(server, &path, WAIT).sections(&topic);
+    let mut client = scene.client();
+    burn_nothing(&mut client);
+    let archiving = both(&scene.server).start();
+    wait_handed_on(&mut client);
+    eventually_true(PATIENCE, "something is archived", || {
+        fs::read_dir(&path).is_ok_and(|mut found| found.next().is_some())
+    });
+    archiving.terminate();
+    let standbys = [left_behind(&scene), left_behind(&scene)];
+    let daemon = drained(&scene.server).start();
+    lose(&mut client);
+    daemon.kill();
+    drop(client);
+    scene.server.stop_at_once();
+    let [first, second] = &standbys;
+    for (standby, options) in [(first, drained(first)), (second, both(second))] {
+        sql::run(&mut standby.connect(), "SELECT pg_promote()");
+        waits_for_the_witness(standby, &options).terminate();
+    }
 }
 
 /// AUDIT.md 16: what was drained and then lost may be granted again, and nobody but the archive knows.
 #[test]
 fn a16_ids_that_a_failover_has_lost_are_found_with_who_has_them_now_and_passed_over() {
     let mut scene = Scene::new(3, 5);
-    let folder = Scratch::new("audit-archive");
-    let path = folder.join("archive");
-    fs::create_dir(&path).expect("make the folder");
-    let path = path.to_str().expect("a path that is text").to_owned();
-    let (standby, lost) = parted(&mut scene, &path);
+    let (_folder, path) = folder();
+    let (standby, lost) = parted(&mut scene, &path, DONT_WAIT);
     let mut at_standby = standby.connect();
-    let options = archived(&standby, &path);
+    let options = archived(&standby, &path, DONT_WAIT);
     sql::run(
         &mut at_standby,
         "SELECT idgen_segment_range('t1', 10) FROM generate_series(1, 2)",

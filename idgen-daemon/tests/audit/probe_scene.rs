@@ -23,7 +23,7 @@ pub const SOURCE: u128 = 0xb;
 pub const CELL: u128 = 0xc;
 
 /// A broker that tests which run at the same time share: none of them breaks it.
-fn shared_kafka() -> Arc<Kafka> {
+pub fn shared_kafka() -> Arc<Kafka> {
     static KAFKA: Mutex<Weak<Kafka>> = Mutex::new(Weak::new());
     let mut kafka = KAFKA.lock().unwrap_or_else(PoisonError::into_inner);
     kafka.upgrade().unwrap_or_else(|| {

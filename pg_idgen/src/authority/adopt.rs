@@ -14,9 +14,6 @@ v1_function!(idgen_adopt_authority, adopt_authority);
 v1_function!(idgen_promote, promote);
 v1_function!(idgen_server_home, server_home);
 
-/// A logical replica has recorded events of its own; what it records as the master comes from another source.
-const ANOTHER_SOURCE: &str = "UPDATE idgen.space SET source_id = gen_random_uuid()";
-
 fn server_home(call: Call) -> Result<pg_sys::Datum, Error> {
     if in_recovery() {
         return Err(Error::InRecovery);
@@ -57,11 +54,6 @@ fn begin_anew(call: Call, kind: &str, cause: Cause) -> Result<pg_sys::Datum, Err
     leaf::ensure("", tables)?;
     commit_durably();
     let _as_owner = AsOwner::begin(tables.owner);
-    Spi::connect_mut(|client| {
-        if cause == Cause::Promoted {
-            client.update(ANOTHER_SOURCE, None, &[])?;
-        }
-        settle::begin_anew(client, kind, cause, Some(reason))
-    })?;
+    Spi::connect_mut(|client| settle::begin_anew(client, kind, cause, Some(reason)))?;
     Ok(pg_sys::Datum::null())
 }

@@ -12,6 +12,7 @@ mod margin;
 pub mod settle;
 mod view;
 mod wanted;
+pub mod witness;
 
 use crate::clock;
 use crate::guc;

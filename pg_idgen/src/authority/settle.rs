@@ -15,17 +15,21 @@ const REMEMBER: &str = "
     UPDATE idgen.authority
        SET system_identifier = $1, timeline = $2, machine = $3, os_boot = $4, device = $5, inode = $6";
 
-/// Another mark: every tag burns before it serves again.
+/// Another mark: every tag burns before it serves again, and what others know of the old history is asked for.
 const RENEW: &str = "
     UPDATE idgen.authority
-       SET mark = gen_random_uuid(), cause = $1, changes = changes + 1, changed_at = clock_timestamp()
-    RETURNING changes";
+       SET mark = gen_random_uuid(), cause = $1, changes = changes + 1, changed_at = clock_timestamp(), is_witnessed = false,
+           sources_before = sources_before || (SELECT p.source_id FROM idgen.space p)
+    RETURNING changes, sources_before[cardinality(sources_before)]";
+
+/// The old history may have recorded events that this one knows nothing of: theirs are the numbers that come next.
+const ANOTHER_SOURCE: &str = "UPDATE idgen.space SET source_id = gen_random_uuid()";
 
 /// Events of the whole space have an empty tag, which no tag has.
 const RECORD: &str = "
     INSERT INTO idgen.audit_event (source_id, space_id, kind, tag, tag_seq, payload)
     SELECT p.source_id, p.space_id, $1, '', $2,
-           jsonb_build_object('cause', $3, 'reason', $4, 'session_user', session_user, 'pid', pg_backend_pid(),
+           jsonb_build_object('cause', $3, 'reason', $4, 'source_before', $5, 'session_user', session_user, 'pid', pg_backend_pid(),
                               'system_identifier', a.system_identifier, 'timeline', a.timeline,
                               'machine', a.machine, 'device', a.device, 'inode', a.inode)
       FROM idgen.space p, idgen.authority a
@@ -83,7 +87,7 @@ pub fn settle(client: &mut SpiClient<'_>) -> Result<Verdict, Error> {
     Ok(verdict)
 }
 
-/// Be at home here, and let every tag burn before it serves again.
+/// Be at home here, as another source of events, and let every tag burn before it serves again.
 ///
 /// # Errors
 /// Those of the queries.
@@ -96,10 +100,18 @@ pub fn begin_anew(
     remember(client)?;
     let renewed = client.update(RENEW, Some(1), &[cause.name().into()])?.first();
     let changes = renewed.get::<i64>(1)?;
+    let before = renewed.get::<pgrx::Uuid>(2)?;
+    client.update(ANOTHER_SOURCE, None, &[])?;
     let recorded = client.update(
         RECORD,
         Some(1),
-        &[kind.into(), changes.into(), cause.name().into(), reason.into()],
+        &[
+            kind.into(),
+            changes.into(),
+            cause.name().into(),
+            reason.into(),
+            before.into(),
+        ],
     )?;
     if recorded.is_empty() {
         return Err(Error::Internal {

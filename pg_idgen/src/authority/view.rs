@@ -1,6 +1,6 @@
 //! What `idgen.health` shows of the authority over segment ranges.
 
-use super::settle;
+use super::{settle, witness};
 use crate::call::{Call, bigint_datum, current_database, in_recovery, text_datum, v1_function};
 use crate::clock;
 use crate::error::Error;
@@ -37,7 +37,12 @@ fn home_state() -> Result<&'static str, Error> {
         message: "table idgen.segment is missing".into(),
     })?;
     let _as_owner = AsOwner::begin(tables.owner);
-    Ok(match Spi::connect(settle::verdict)? {
+    let (verdict, waits) = Spi::connect(|client| {
+        let verdict = settle::verdict(client)?;
+        Ok::<_, Error>((verdict, witness::is_waited_for(client)?))
+    })?;
+    Ok(match verdict {
+        Verdict::Same | Verdict::Relabel if waits => "waits for witness",
         Verdict::Same | Verdict::Relabel => "granting",
         Verdict::Burn(_) => "burns first",
         Verdict::Copy(_) => "copy",

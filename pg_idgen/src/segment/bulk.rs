@@ -199,6 +199,7 @@ fn ask_until_granted(
             }
             Ok(BulkAnswer::NoAuthority) => HeldUp::by(Failure::NoAuthority),
             Ok(BulkAnswer::NoCeiling) => HeldUp::by(Failure::NoCeiling),
+            Ok(BulkAnswer::Unwitnessed) => HeldUp::by(Failure::Unwitnessed),
             Ok(BulkAnswer::Locked { failure, holder }) => HeldUp::By(failure, holder),
             Ok(BulkAnswer::Error) => HeldUp::by(Failure::Error),
             Ok(BulkAnswer::NoWorker) => HeldUp::by(Failure::NoWorker),
@@ -235,6 +236,7 @@ impl HeldUp {
                 waited_ms,
                 cause,
             },
+            Self::By(Failure::Unwitnessed, _) => Error::Unwitnessed { tag, waited_ms },
             _ => Error::RefillTimedOut {
                 tag,
                 waited_ms,

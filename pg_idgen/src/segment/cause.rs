@@ -22,6 +22,9 @@ pub fn cause(failure: Failure, holder: Holder) -> String {
             "No lease of this database's space is open: the daemon has none, or its deadline has passed.".into()
         }
         Failure::NoCeiling => "The daemon has not raised the ceiling of the tag in the lease store.".into(),
+        Failure::Unwitnessed => {
+            "The database has another history since a promotion or recovery, and waits for what topic and archive know of grants that it has lost.".into()
+        }
         Failure::None
         | Failure::Gone
         | Failure::Exhausted

@@ -28,6 +28,8 @@ pub enum Failure {
     RateLimited,
     /// The tag and its space are not cut in the same stripes.
     NotCut,
+    /// Another history, and the daemon has not told yet what others know of the old one.
+    Unwitnessed,
 }
 
 /// Who holds the lock that a refill has met.
@@ -40,7 +42,7 @@ pub struct Holder {
 }
 
 impl Failure {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::None,
         Self::RowLocked,
         Self::Gone,
@@ -54,6 +56,7 @@ impl Failure {
         Self::TableLocked,
         Self::RateLimited,
         Self::NotCut,
+        Self::Unwitnessed,
     ];
 
     /// As a word in shared memory.
@@ -83,6 +86,7 @@ impl Failure {
             Self::Copy => Some("copy"),
             Self::BurnTooLarge => Some("safety burn"),
             Self::NotCut => Some("not cut"),
+            Self::Unwitnessed => Some("witness"),
         }
     }
 }

@@ -100,6 +100,8 @@ pub enum Refused {
     Unsettled,
     /// The same history in another place.
     Copy,
+    /// Another history, and the daemon has not told yet what others know of the old one.
+    Unwitnessed,
     /// The fetch limit of the tag is reached.
     RateLimited {
         limit: u32,
@@ -133,6 +135,7 @@ impl fmt::Display for Refused {
             Self::NoCeiling { .. } => f.write_str("everything up to the leased ceiling is granted"),
             Self::Unsettled => f.write_str("the database has another history"),
             Self::Copy => f.write_str("the database may be a copy"),
+            Self::Unwitnessed => f.write_str("what others know of the old history is not told yet"),
             Self::BurnTooLarge { limit_id } => write!(f, "the safety burn would pass the limit {limit_id}"),
             Self::RateLimited { limit, .. } => write!(f, "the fetch limit of {limit} a minute is reached"),
             Self::NotCut => f.write_str("the tag is not cut in the stripes of its space"),

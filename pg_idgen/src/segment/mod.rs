@@ -265,6 +265,12 @@ fn settled(tag: &[u8], slot: &SegmentSlot, waited_ms: u64) -> Option<Settled> {
                 cause: cause(failure, Holder::default()),
             }))
         }
+        Failure::Unwitnessed if waited_ms >= guc::segment_wait_ms() => {
+            Some(Settled::Refused(Error::Unwitnessed {
+                tag: tag(),
+                waited_ms,
+            }))
+        }
         failure if waited_ms >= guc::segment_wait_ms() => {
             let cause = cause(failure, slot.holder());
             Some(Settled::Refused(Error::RefillTimedOut {

@@ -8,6 +8,7 @@ use super::grant::{Issuer, Refused, Wish};
 use crate::as_of_now;
 use crate::authority::home;
 use crate::authority::settle::{HOME_COLUMNS, read_home};
+use crate::authority::witness::WAITS;
 use crate::call::current_database;
 use crate::{clock, guc};
 use idgen_core::segment::Stripes;
@@ -35,18 +36,20 @@ struct Known {
     is_marked: bool,
     mark: pgrx::Uuid,
     cause: Option<String>,
+    /// The daemon is to say first what others know of the old history.
+    waits: bool,
     leased: bool,
     safety_burn: Option<i64>,
     rate: Rate,
     max_step: u32,
 }
 
-/// Columns 1 to 11, then the remembered home.
+/// Columns 1 to 12, then the remembered home.
 fn query() -> String {
     // Read as of now: the own transaction may be older than what a worker has settled at its request.
     format!(
         "SELECT s.needs_burn, s.mark IS NOT DISTINCT FROM a.mark, a.mark, a.cause, s.leased, s.safety_burn,
-                s.rate_per_minute, s.rate_since_ms, s.rate_since_id, s.max_step, p.database_oid, {HOME_COLUMNS}
+                s.rate_per_minute, s.rate_since_ms, s.rate_since_id, s.max_step, p.database_oid, {WAITS}, {HOME_COLUMNS}
            FROM idgen.segment s, idgen.authority a, idgen.space p WHERE s.segment_id = $1"
     )
 }
@@ -69,7 +72,7 @@ const RECORD: &str = "
 /// Look, and pass over what has to be. `max_id`, `limit_id`: of the locked row.
 ///
 /// # Errors
-/// [`Refused::Unsettled`], [`Refused::Copy`], [`Refused::BurnTooLarge`], [`Refused::NoCeiling`].
+/// [`Refused::Unsettled`], [`Refused::Copy`], [`Refused::Unwitnessed`], [`Refused::BurnTooLarge`], [`Refused::NoCeiling`].
 pub fn take(
     client: &mut SpiClient<'_>,
     wish: &Wish,
@@ -85,6 +88,10 @@ pub fn take(
         Verdict::Copy(_) if wish.permit.token().is_none() => return Err(Refused::Copy),
         Verdict::Burn(_) | Verdict::Relabel if !own => return Err(Refused::Unsettled),
         _ => {}
+    }
+    // Under a lease the floor is what the store has seen.
+    if !own && !known.is_marked && known.waits && wish.permit.token().is_none() {
+        return Err(Refused::Unwitnessed);
     }
     let stretch = wish.permit.stretch().unwrap_or_default();
     let highest = max_id.max(wish.above).max(stretch.floor);
@@ -136,6 +143,7 @@ impl Known {
             is_marked: row.get::<bool>(2).unwrap_or(false),
             mark: row.get::<pgrx::Uuid>(3).ok_or(Refused::Gone)?,
             cause: row.get::<String>(4),
+            waits: row.get::<bool>(12).unwrap_or(false),
             leased: row.get::<bool>(5).unwrap_or(false),
             safety_burn: row.get::<i64>(6),
             rate: Rate {
@@ -151,7 +159,7 @@ impl Known {
             return Err(Refused::Unsettled);
         }
         let found = home::found().map_err(|error| Refused::Home(format!("{error:?}")))?;
-        Ok((known, judge(&read_home(row, 12), &found)))
+        Ok((known, judge(&read_home(row, 13), &found)))
     }
 
     /// The safety burn, if ranges may have been granted that this database does not know of. Under a lease the

@@ -84,6 +84,8 @@ pub enum BulkAnswer {
     NoCeiling,
     /// The database may be a copy.
     Copy,
+    /// The database has another history, and waits for what others know of the old one.
+    Unwitnessed,
     /// The tag and its space are not cut in the same stripes.
     NotCut,
     BurnTooLarge {

@@ -134,6 +134,7 @@ fn answer_of(refused: Refused) -> BulkAnswer {
         Refused::KeyTaken { n } => BulkAnswer::KeyTaken { n },
         Refused::NoCeiling { .. } => BulkAnswer::NoCeiling,
         Refused::Copy => BulkAnswer::Copy,
+        Refused::Unwitnessed => BulkAnswer::Unwitnessed,
         Refused::NotCut => BulkAnswer::NotCut,
         Refused::BurnTooLarge { limit_id } => BulkAnswer::BurnTooLarge { limit_id },
         Refused::Unsettled | Refused::Home(_) | Refused::Query(_) => {

@@ -2,7 +2,7 @@
 //! whoever has to know whether a file is as it was written compares its SHA-256 with the commit.
 
 use super::{Arrived, FILE_SCHEMA, FileError, Foreign, Spot, Summary, place_id};
-use crate::event::{Event, EventToken, Stub, StubReason};
+use crate::event::{Event, EventToken, GRANT, Stub, StubReason};
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use arrow_array::cast::AsArray;
@@ -125,6 +125,34 @@ impl Opened {
                 if !see(&about) {
                     return Ok(());
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `see` with the source, the space, the tag and the last id of each grant.
+    ///
+    /// # Errors
+    /// As [`Self::each_about`].
+    pub fn each_grant(&self, mut see: impl FnMut((Uuid, Uuid), &str, i64)) -> Result<(), FileError> {
+        let mut last = ((String::new(), String::new()), (Uuid::nil(), Uuid::nil()));
+        for batch in self.batches_of(&["kind", "source", "space", "tag", "hi"])? {
+            let columns = Columns(batch?);
+            let text = |name| Ok::<_, FileError>(columns.get(name)?.as_string::<i32>());
+            let (kinds, sources) = (text("kind")?, text("source")?);
+            let (spaces, tags) = (text("space")?, text("tag")?);
+            for row in (0..tags.len()).filter(|row| kinds.value(*row) == GRANT) {
+                let Some(hi) = columns.number("hi", row)? else {
+                    continue;
+                };
+                let (source, space) = (sources.value(row), spaces.value(row));
+                if (last.0.0.as_str(), last.0.1.as_str()) != (source, space) {
+                    last = (
+                        (source.to_owned(), space.to_owned()),
+                        (uuid(source)?, uuid(space)?),
+                    );
+                }
+                see(last.1, tags.value(row), hi);
             }
         }
         Ok(())
