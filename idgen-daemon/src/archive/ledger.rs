@@ -141,28 +141,12 @@ impl<O: Objects> Ledger<O> {
     /// As [`Self::open`].
     pub async fn seek(&mut self) -> Result<(), ObjectError> {
         let known = self.chain.head().seq;
-        let (mut there, mut step) = (known, 1);
-        // Doubling, then halving: about twice the logarithm of what is new.
-        while self.is_there(there + step).await? {
-            there += step;
-            step *= 2;
-        }
-        while step > 1 {
-            step /= 2;
-            if self.is_there(there + step).await? {
-                there += step;
-            }
-        }
+        let there = last_there(&*self.objects, &self.name, known).await?;
         if there == known {
             return Ok(());
         }
         let bytes = self.objects.get(&commit_key(&self.name, there)).await?;
         self.believe(there, &bytes)
-    }
-
-    async fn is_there(&self, seq: u64) -> Result<bool, ObjectError> {
-        let found = self.objects.head(&commit_key(&self.name, seq)).await?;
-        Ok(found.is_some())
     }
 
     fn believe(&mut self, seq: u64, bytes: &Bytes) -> Result<(), ObjectError> {
@@ -250,6 +234,28 @@ impl<O: Objects> Ledger<O> {
             }
         }
     }
+}
+
+/// The last commit behind one that is known, looked for by numbers: the chain is believed to have no holes.
+pub(super) async fn last_there<O: Objects>(objects: &O, name: &str, known: u64) -> Result<u64, ObjectError> {
+    let (mut there, mut step) = (known, 1);
+    // Doubling, then halving: about twice the logarithm of what is new.
+    while is_there(objects, name, there + step).await? {
+        there += step;
+        step *= 2;
+    }
+    while step > 1 {
+        step /= 2;
+        if is_there(objects, name, there + step).await? {
+            there += step;
+        }
+    }
+    Ok(there)
+}
+
+async fn is_there<O: Objects>(objects: &O, name: &str, seq: u64) -> Result<bool, ObjectError> {
+    let found = objects.head(&commit_key(name, seq)).await?;
+    Ok(found.is_some())
 }
 
 /// What becomes one commit.

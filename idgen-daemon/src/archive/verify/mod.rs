@@ -8,6 +8,7 @@ mod tests;
 mod walk;
 
 pub use self::daily::check_daily;
+pub(crate) use self::walk::{Back, follow, last_listed, missing};
 pub use self::walk::{Walked, chains, walk};
 
 use self::table::{Databases, TableDay};

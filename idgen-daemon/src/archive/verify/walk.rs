@@ -1,6 +1,7 @@
 //! Walks a chain: every commit must follow from the one before.
 
 use super::super::commit::{Commit, commit_key, commits_prefix, name_part, sha256, unhex};
+use super::super::ledger::last_there;
 use super::super::objects::{ObjectErrorKind, Objects};
 use super::{ChainHead, Progress, Told};
 use crate::error::{Error, Result};
@@ -75,35 +76,107 @@ pub async fn walk<O: Objects>(
     told(Progress::Commits(last.saturating_sub(chain.head().seq)));
     while walked.problem.is_none() {
         let seq = chain.head().seq + 1;
-        let bytes = match objects.get(&commit_key(name, seq)).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind == ObjectErrorKind::Missing => {
-                if seq <= last {
-                    walked.problem = Some(format!("commit {seq} of chain {name} is missing"));
-                }
+        match follow(objects, name, &mut chain).await? {
+            Some(Ok(commit)) => walked.commits.push(commit),
+            Some(Err(why)) => walked.problem = Some(why),
+            None => {
+                walked.problem = (seq <= last).then(|| missing(name, seq));
                 break;
             }
-            Err(error) => return Err(error.into()),
-        };
-        let followed = Commit::parse(&bytes).and_then(|commit| {
-            let link = commit.link()?;
-            if commit.chain != name {
-                return Err(format!("it is of chain {}", commit.chain));
-            }
-            chain
-                .append(&link, sha256(&bytes))
-                .map_err(|error| error.to_string())?;
-            Ok(commit)
-        });
-        match followed {
-            Ok(commit) => walked.commits.push(commit),
-            Err(why) => walked.problem = Some(format!("commit {seq} of chain {name}: {why}")),
         }
         told(Progress::Commit);
     }
     walked.head.seq = chain.head().seq;
     walked.head.sha256 = hex(&chain.head().sha256);
     Ok(walked)
+}
+
+/// Goes one commit on, which is the chain's end then; within: why what is there does not follow. `None`: nothing is there, so
+/// the chain ends or a commit is missing.
+pub(crate) async fn follow<O: Objects>(
+    objects: &O,
+    name: &str,
+    chain: &mut Chain,
+) -> Result<Option<std::result::Result<Commit, String>>> {
+    let seq = chain.head().seq + 1;
+    let bytes = match objects.get(&commit_key(name, seq)).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind == ObjectErrorKind::Missing => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let followed = Commit::parse(&bytes).and_then(|commit| {
+        let link = commit.link()?;
+        if commit.chain != name {
+            return Err(format!("it is of chain {}", commit.chain));
+        }
+        chain
+            .append(&link, sha256(&bytes))
+            .map_err(|error| error.to_string())?;
+        Ok(commit)
+    });
+    Ok(Some(
+        followed.map_err(|why| format!("commit {seq} of chain {name}: {why}")),
+    ))
+}
+
+/// A walk from the end of a chain to its beginning, over whatever is not there or cannot be read.
+pub(crate) struct Back<'b, O> {
+    objects: &'b O,
+    name: &'b str,
+    /// The next one that is looked at,
+    seq: u64,
+    /// ... and its SHA-256, where the commit behind it was read.
+    sha256: Option<[u8; 32]>,
+}
+
+impl<'b, O: Objects> Back<'b, O> {
+    /// From the last commit that is there.
+    pub(crate) async fn from_end(objects: &'b O, name: &'b str) -> Result<Self> {
+        // What a hole in the middle hides from whoever looks for the end by numbers, the listing has.
+        let there = last_there(objects, name, 0).await?;
+        Ok(Self {
+            objects,
+            name,
+            seq: last_listed(objects, name, there).await?,
+            sha256: None,
+        })
+    }
+
+    /// The next commit, and within why there is none of this number. `None`: that was the first.
+    pub(crate) async fn step(&mut self) -> Result<Option<std::result::Result<Commit, String>>> {
+        let (seq, name) = (self.seq, self.name);
+        if seq == 0 {
+            return Ok(None);
+        }
+        self.seq -= 1;
+        let named = self.sha256.take();
+        let bytes = match self.objects.get(&commit_key(name, seq)).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind == ObjectErrorKind::Missing => return Ok(Some(Err(missing(name, seq)))),
+            Err(error) => return Err(error.into()),
+        };
+        let read = Commit::parse(&bytes).and_then(|commit| {
+            let link = commit.link()?;
+            if commit.chain != name || commit.seq != seq {
+                return Err(format!("it is {} of chain {}", commit.seq, commit.chain));
+            }
+            if named.is_some_and(|named| named != sha256(&bytes)) {
+                return Err("it is not the one that the next commit was made behind".to_owned());
+            }
+            Ok((commit, link.prev_sha256))
+        });
+        Ok(Some(match read {
+            Ok((commit, before)) => {
+                self.sha256 = Some(before);
+                Ok(commit)
+            }
+            Err(why) => Err(format!("commit {seq} of chain {name}: {why}")),
+        }))
+    }
+}
+
+pub(crate) fn missing(name: &str, seq: u64) -> String {
+    format!("commit {seq} of chain {name} is missing")
 }
 
 /// The commit that a checkpoint names must be there still, and the same.
@@ -115,7 +188,7 @@ async fn checkpoint<O: Objects>(
     let bytes = match objects.get(&commit_key(name, from.seq)).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind == ObjectErrorKind::Missing => {
-            return Ok(Err(format!("commit {} of chain {name} is missing", from.seq)));
+            return Ok(Err(missing(name, from.seq)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -132,8 +205,8 @@ async fn checkpoint<O: Objects>(
         .map_err(|why| format!("commit {} of chain {name}: {why}", from.seq)))
 }
 
-/// The highest number that is there.
-async fn last_listed<O: Objects>(objects: &O, name: &str, from: u64) -> Result<u64> {
+/// The highest number that is there, of those from `from` on.
+pub(crate) async fn last_listed<O: Objects>(objects: &O, name: &str, from: u64) -> Result<u64> {
     let prefix = format!("{}{}/", commits_prefix(), name_part(name));
     let (mut last, mut after) = (from, commit_key(name, from));
     loop {

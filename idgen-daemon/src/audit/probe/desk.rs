@@ -43,8 +43,11 @@ const COUNT_EVERY: Duration = Duration::from_secs(15);
 const AT_THE_END: Duration = Duration::from_secs(5);
 const STATEMENT: Duration = Duration::from_secs(20);
 
-enum Order {
+/// What is put on the tray.
+pub(super) enum Order {
+    /// Something that cannot be.
     Found(Box<Hit>),
+    /// Events that were missing have come.
     Over(Told),
 }
 
@@ -58,6 +61,12 @@ pub(super) struct Tray {
 }
 
 impl Tray {
+    pub(super) fn new(told: watch::Receiver<Arc<[Told]>>) -> (Self, mpsc::UnboundedReceiver<Order>) {
+        let (to, from) = mpsc::unbounded_channel();
+        let (waiting, _) = watch::channel(0);
+        (Self { to, waiting, told }, from)
+    }
+
     pub(super) fn found(&self, hit: Hit) {
         self.put(Order::Found(Box::new(hit)));
     }
@@ -134,14 +143,9 @@ impl Desk {
         vault: Option<Vault>,
         metrics: ProbeMetrics,
     ) -> (Self, Tray) {
-        let (to, from) = mpsc::unbounded_channel();
-        let (waiting, _) = watch::channel(0);
         let (told, of_reader) = watch::channel(Arc::default());
-        let tray = Tray {
-            to,
-            waiting: waiting.clone(),
-            told: of_reader,
-        };
+        let (tray, from) = Tray::new(of_reader);
+        let waiting = tray.waiting.clone();
         let desk = Self {
             from,
             waiting,

@@ -4,10 +4,10 @@
 use super::checkpoint::Offsets;
 use super::desk::Tray;
 use super::hear::Mind;
-use crate::archive::commit::{BadFile, Commit, commit_key, sha256};
+use crate::archive::commit::{BadFile, Commit, Range};
 use crate::archive::objects::{AnyObjects, ObjectErrorKind, Objects};
 use crate::archive::parquet::EventRow;
-use crate::archive::{Ledger, verify};
+use crate::archive::verify::{Back, chains, follow, last_listed, missing};
 use crate::config::ArchivePlace;
 use crate::error::{Error, Result};
 use idgen_core::archive::Chain;
@@ -47,7 +47,7 @@ impl Vault {
         let next = self.tell_chain(&self.topic, mind, teller).await?;
         if mind.probe.unseen_streams() > 0 {
             // What the topic had lost may have been taken from the table since.
-            for chain in verify::chains(&*self.objects).await? {
+            for chain in chains(&*self.objects).await? {
                 if chain.starts_with("db-") {
                     self.tell_chain(&chain, mind, teller).await?;
                 }
@@ -59,25 +59,17 @@ impl Vault {
     async fn tell_chain(&self, name: &str, mind: &mut Mind, teller: Teller<'_>) -> Result<Offsets> {
         let (mut chain, mut said) = (Chain::default(), Instant::now());
         loop {
-            let seq = chain.head().seq + 1;
-            let bytes = match self.objects.get(&commit_key(name, seq)).await {
-                Ok(bytes) => bytes,
-                Err(error) if error.kind == ObjectErrorKind::Missing => break,
-                Err(error) => return Err(error.into()),
-            };
-            let followed = Commit::parse(&bytes).and_then(|commit| {
-                let link = commit.link()?;
-                let appended = chain.append(&link, sha256(&bytes));
-                appended.map_err(|error| error.to_string()).map(|_| commit)
-            });
-            let commit = match followed {
-                Ok(commit) => commit,
-                Err(why) => {
-                    tracing::error!(
-                        chain = name,
-                        seq,
-                        "the archive is not whole: {why}; the probe goes on where it is"
-                    );
+            let commit = match follow(&*self.objects, name, &mut chain).await? {
+                Some(Ok(commit)) => commit,
+                Some(Err(why)) => {
+                    not_whole(&why);
+                    break;
+                }
+                None => {
+                    let end = chain.head().seq;
+                    if last_listed(&*self.objects, name, end).await? > end {
+                        not_whole(&missing(name, end + 1));
+                    }
                     break;
                 }
             };
@@ -86,62 +78,54 @@ impl Vault {
                 said = Instant::now();
                 tracing::info!(
                     chain = name,
-                    seq,
+                    seq = commit.seq,
                     events = mind.probe.counts().events,
                     "the probe reads the archive"
                 );
             }
         }
-        let vector = chain.vector().iter();
-        Ok(vector.map(|(partition, next)| (*partition, *next)).collect())
+        // Of the topic it goes on there: in the topic, or by `tell_part` with what the archive has behind a hole.
+        Ok(chain.vector().clone())
     }
 
-    /// Offsets that the topic has no more: of each partition from where to where. Returns how far each has come.
+    /// Offsets that the topic has no more: of each partition from where to where. What is in a hole of the chain cuts the
+    /// partition, as a hole of the topic does. Returns how far each has come.
     pub(super) async fn tell_part(
         &self,
         wanted: &BTreeMap<i32, (i64, i64)>,
         mind: &mut Mind,
         teller: Teller<'_>,
     ) -> Result<Offsets> {
-        let ledger = Ledger::open(Arc::clone(&self.objects), self.topic.as_str()).await?;
-        let (mut commits, mut last) = (Vec::new(), ledger.last().cloned());
-        while let Some(commit) = last {
-            let begins = |partition: i32| commit.ranges.iter().find(|range| range.p == partition);
-            let is_further = |(partition, (from, _)): (&i32, &(i64, i64))| {
-                begins(*partition).is_some_and(|range| range.start > *from)
-            };
-            let goes_on = wanted.iter().any(is_further) && commit.seq > 1;
-            last = if goes_on {
-                self.commit(commit.seq - 1).await?
-            } else {
-                None
-            };
+        let mut back = Back::from_end(&*self.objects, &self.topic).await?;
+        let mut commits = Vec::new();
+        while let Some(commit) = back.step().await? {
+            let begins_behind =
+                |range: &Range| wanted.get(&range.p).is_some_and(|(from, _)| range.start > *from);
+            let is_enough = commit
+                .as_ref()
+                .is_ok_and(|commit| !commit.ranges.iter().any(begins_behind));
             commits.push(commit);
-        }
-        for commit in commits.iter().rev() {
-            self.tell_commit(commit, Some(wanted), mind, teller).await?;
-        }
-        let chain = ledger.chain();
-        let reached = |(partition, (from, to)): (&i32, &(i64, i64))| {
-            let end = chain.next_of(*partition).clamp(*from, *to);
-            (*partition, end)
-        };
-        Ok(wanted.iter().map(reached).collect())
-    }
-
-    async fn commit(&self, seq: u64) -> Result<Option<Commit>> {
-        let bytes = match self.objects.get(&commit_key(&self.topic, seq)).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind == ObjectErrorKind::Missing => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        match Commit::parse(&bytes) {
-            Ok(commit) => Ok(Some(commit)),
-            Err(why) => {
-                tracing::error!(chain = self.topic, seq, "the archive is not whole: {why}");
-                Ok(None)
+            if is_enough {
+                break;
             }
         }
+        let mut reached: Offsets = wanted
+            .iter()
+            .map(|(partition, (from, _))| (*partition, *from))
+            .collect();
+        for commit in commits.into_iter().rev() {
+            match commit {
+                Ok(commit) => {
+                    cut_before(&commit, wanted, &mut reached, mind);
+                    self.tell_commit(&commit, Some(wanted), mind, teller).await?;
+                }
+                Err(why) => not_whole(&why),
+            }
+        }
+        for (partition, (_, to)) in wanted {
+            reached.entry(*partition).and_modify(|end| *end = (*end).min(*to));
+        }
+        Ok(reached)
     }
 
     async fn tell_commit(
@@ -154,14 +138,17 @@ impl Vault {
         if stop.is_cancelled() {
             return Err(Error::retry("it is to end"));
         }
-        let partitions = commit.ranges.iter().filter(|range| range.end > range.start);
-        let partitions: Vec<i32> = partitions.map(|range| range.p).collect();
         let is_wanted = |partition: i32, offset: i64| {
             wanted.is_none_or(|wanted| {
                 wanted
                     .get(&partition)
                     .is_some_and(|(from, to)| (*from..*to).contains(&offset))
             })
+        };
+        let is_of_topic = commit.chain == self.topic;
+        let is_met = |partition: i32, from: i64, to: i64| {
+            let met = |wanted: &(i64, i64)| from < wanted.1 && to > wanted.0;
+            is_of_topic && from < to && wanted.is_none_or(|wanted| wanted.get(&partition).is_some_and(met))
         };
         let rows = match self.rows(commit).await? {
             Ok(rows) => rows,
@@ -171,17 +158,26 @@ impl Vault {
                     seq = commit.seq,
                     "a file of the archive cannot be read: {why}"
                 );
-                for partition in partitions {
-                    mind.probe.cut(partition);
-                }
+                let lost = commit
+                    .ranges
+                    .iter()
+                    .filter(|range| is_met(range.p, range.start, range.end));
+                lost.for_each(|range| mind.probe.cut(range.p));
                 return Ok(());
             }
         };
-        let is_of_topic = commit.chain == self.topic;
+        let gaps = commit.gaps.iter().filter(|gap| is_met(gap.p, gap.from, gap.to));
+        let mut gaps: Vec<(i32, i64)> = gaps.map(|gap| (gap.p, gap.to)).collect();
+        gaps.sort_unstable();
+        let mut gaps = gaps.into_iter().peekable();
         for row in &rows {
             let (partition, offset) = (row.spot.partition, row.spot.offset);
             if !is_wanted(partition, offset) {
                 continue;
+            }
+            // Before what comes behind it, and behind what comes before.
+            while let Some((partition, _)) = gaps.next_if(|gap| *gap <= (partition, offset)) {
+                mind.probe.cut(partition);
             }
             let partition = if is_of_topic { partition } else { NO_PARTITION };
             if tray.room() == 0 {
@@ -197,16 +193,7 @@ impl Vault {
             let hits = heard.into_iter().flat_map(|became| became.hits);
             hits.for_each(|hit| tray.found(hit));
         }
-        for gap in commit.gaps.iter().filter(|_| is_of_topic) {
-            let is_met = wanted.is_none_or(|wanted| {
-                wanted
-                    .get(&gap.p)
-                    .is_some_and(|(from, to)| gap.from < *to && gap.to > *from)
-            });
-            if is_met {
-                mind.probe.cut(gap.p);
-            }
-        }
+        gaps.for_each(|(partition, _)| mind.probe.cut(partition));
         Ok(())
     }
 
@@ -251,20 +238,43 @@ impl Vault {
         may_have: impl Fn(&Commit) -> bool,
         is_wanted: impl Fn(&EventRow) -> bool,
     ) -> Result<Option<EventRow>> {
-        let ledger = Ledger::open(Arc::clone(&self.objects), self.topic.as_str()).await?;
-        let mut last = ledger.last().cloned();
-        while let Some(commit) = last {
-            if may_have(&commit)
+        let mut back = Back::from_end(&*self.objects, &self.topic).await?;
+        while let Some(commit) = back.step().await? {
+            if let Ok(commit) = commit
+                && may_have(&commit)
                 && let Ok(rows) = self.rows(&commit).await?
                 && let Some(row) = rows.into_iter().rev().find(&is_wanted)
             {
                 return Ok(Some(row));
             }
-            last = match commit.seq {
-                0 | 1 => None,
-                seq => self.commit(seq - 1).await?,
-            };
         }
         Ok(None)
     }
 }
+
+/// What lies between where the partitions are and where this commit begins is lost with the commits that had it.
+fn cut_before(commit: &Commit, wanted: &BTreeMap<i32, (i64, i64)>, reached: &mut Offsets, mind: &mut Mind) {
+    for range in &commit.ranges {
+        let (Some(at), Some((_, to))) = (reached.get_mut(&range.p), wanted.get(&range.p)) else {
+            continue;
+        };
+        if range.start > *at && *at < *to {
+            tracing::error!(
+                partition = range.p,
+                from = *at,
+                to = range.start.min(*to),
+                "these offsets are gone from the topic, and the commits of the archive that had them too: of tags that had \
+                 events there the probe does not know everything"
+            );
+            mind.probe.cut(range.p);
+        }
+        *at = range.end.max(*at);
+    }
+}
+
+fn not_whole(why: &str) {
+    tracing::error!("the archive is not whole: {why}; the probe goes on with what there is");
+}
+
+#[cfg(test)]
+mod tests;
