@@ -4,7 +4,7 @@ use super::objects::ObjectErrorKind;
 use crate::error::Result;
 use crate::metrics::registered;
 use idgen_core::archive::Cut;
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use std::collections::BTreeMap;
 
 /// See the module.
@@ -19,7 +19,7 @@ pub struct ArchiveMetrics {
     gaps: IntCounterVec,
     failures: IntCounterVec,
     verify: IntGaugeVec,
-    verified_at: IntGaugeVec,
+    checked_at: IntGauge,
 }
 
 const CUTS: [Cut; 6] = [
@@ -78,10 +78,12 @@ impl ArchiveMetrics {
                 "Days and sources in each state, by their last check, of the days that are in the tables still.",
                 "state",
             )?,
-            verified_at: gauge(
-                "idgen_archive_checked_timestamp_seconds",
-                "When the daily check ended last, in Unix seconds; 0: not yet.",
-                "job",
+            checked_at: registered(
+                registry,
+                IntGauge::new(
+                    "idgen_archive_checked_timestamp_seconds",
+                    "When the daily check ended last, in Unix seconds; 0: not yet.",
+                ),
             )?,
         };
         for cut in CUTS {
@@ -93,7 +95,6 @@ impl ArchiveMetrics {
         for state in STATES {
             metrics.verify.with_label_values(&[state]);
         }
-        metrics.verified_at.with_label_values(&["daily"]);
         Ok(metrics)
     }
 
@@ -153,8 +154,24 @@ impl ArchiveMetrics {
 
     /// The daily check has ended.
     pub fn set_checked(&self, now_s: u64) {
-        self.verified_at
-            .with_label_values(&["daily"])
-            .set(i64::try_from(now_s).unwrap_or(0));
+        self.checked_at.set(i64::try_from(now_s).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::TextEncoder;
+
+    /// Prometheus has a label `job` of its own, and would rename ours.
+    #[test]
+    fn when_it_was_checked_has_no_label_of_its_own() {
+        let registry = Registry::new();
+        let metrics = ArchiveMetrics::new(&registry).unwrap();
+        metrics.set_checked(77);
+        let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let line = "idgen_archive_checked_timestamp_seconds 77";
+        assert!(text.lines().any(|have| have == line), "{text}");
+        assert!(!text.contains("job="), "{text}");
     }
 }

@@ -138,6 +138,7 @@ impl NightlyMetrics {
         let database = self.database.as_str();
         // An error says that there is none.
         let _ = self.of.open.remove_label_values(&[database]);
+        let _ = self.of.ranges.remove_label_values(&[database]);
         for kind in KINDS {
             let _ = self.of.conclusive.remove_label_values(&[database, kind]);
             for state in STATES {
@@ -161,12 +162,14 @@ mod tests {
         metrics.set_state("full", Some("INCONCLUSIVE"));
         metrics.set_conclusive("full", 77);
         metrics.set_open(3);
+        metrics.count_ranges(5);
         let shown = text();
         for line in [
             r#"idgen_audit_state{database="orders",kind="full",state="inconclusive"} 1"#,
             r#"idgen_audit_state{database="orders",kind="full",state="running"} 0"#,
             r#"idgen_audit_last_conclusive_timestamp_seconds{database="orders",kind="full"} 77"#,
             r#"idgen_audit_findings_open{database="orders"} 3"#,
+            r#"idgen_audit_ranges_total{database="orders"} 5"#,
         ] {
             assert!(shown.lines().any(|have| have == line), "{line} in\n{shown}");
         }

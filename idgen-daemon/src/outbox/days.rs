@@ -47,6 +47,11 @@ const SEAL: &str = "
 
 const DROP: &str = "SELECT idgen.drop_audit_day((to_timestamp($1) AT TIME ZONE 'UTC')::date, $2)";
 
+/// Is there a sealed day that has no index?
+const UNINDEXED: &str = "
+    SELECT EXISTS (SELECT FROM idgen.audit_day d JOIN idgen.audit_leaves() l ON l.from_s = extract(epoch FROM d.day)::int8
+                    WHERE d.sealed_at IS NOT NULL AND to_regclass(format('idgen.%I', concat(l.leaf, '_ids'))) IS NULL)";
+
 const INDEX: &str = "SELECT idgen.index_audit_day()::text";
 
 /// See the module.
@@ -134,12 +139,18 @@ impl Days {
                 );
             }
         }
-        self.index_sealed(way).await?;
+        self.index_sealed(way, session).await?;
         self.drop_old(way, &looked).await
     }
 
     /// Days that nobody writes to any more get an index on the ids of their grants.
-    async fn index_sealed(&self, way: &Way) -> Result<()> {
+    async fn index_sealed(&self, way: &Way, session: &Session) -> Result<()> {
+        let rows = session.rows_typed(UNINDEXED, &[]).await.map_err(retry)?;
+        let has_work = rows.first().map(|row| column::<bool>(row, 0)).transpose()?;
+        if has_work != Some(true) {
+            return Ok(());
+        }
+        // Once a day: an index takes longer than anything else that is asked in a look.
         let session = way.open(DROP_LIMIT).await?;
         for _ in 0..INDEXES_AT_ONCE {
             let rows = session.rows_typed(INDEX, &[]).await.map_err(retry)?;

@@ -1,7 +1,7 @@
 //! The day tables: sealed when nothing can come any more, dropped only with proof, and nobody is made to wait.
 
 use crate::kit::sql::{self, value};
-use crate::kit::{DaemonOptions, PATIENCE, Server, eventually_true};
+use crate::kit::{DaemonOptions, PATIENCE, Server, ServerOptions, eventually_true};
 use crate::scene::metric;
 use postgres::Client;
 
@@ -137,7 +137,10 @@ fn a31_bounds_are_days_of_utc_whatever_the_time_zone_of_the_database() {
 /// AUDIT.md 32: the days run short, and somebody says so. The daemon seals and drops by itself, and says what is kept, and why.
 #[test]
 fn a32_a33_the_daemon_looks_after_days() {
-    let server = Server::start();
+    let server = Server::with(ServerOptions {
+        settings: vec!["log_connections = on".to_owned()],
+        ..ServerOptions::default()
+    });
     let mut client = server.connect();
     let day = old_day(&mut client);
     sql::run(
@@ -164,8 +167,15 @@ fn a32_a33_the_daemon_looks_after_days() {
     assert_eq!(again, None, "every sealed day has one");
     first.wait_log(&["tables for 1 days after today"]);
     first.terminate();
+    let sessions = || server.log().matches("application_name=idgend outbox").count();
+    let before = sessions();
     let mut second = DaemonOptions::new(&server).start();
     second.wait_log(&["1 days are older than outbox.keep_days and stay: archive"]);
+    assert_eq!(
+        sessions() - before,
+        2,
+        "one that looks, and one that asks whether the day may be dropped: none to index what has an index"
+    );
     let kept = "idgen_partition_drop_blocked{database=\"postgres\",gate=\"archive\"}";
     assert_eq!(metric(&mut second, kept), Some(1.0));
     assert_eq!(
