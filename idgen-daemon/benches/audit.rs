@@ -225,6 +225,7 @@ fn audit(server: &Server) -> (String, u64, i64) {
         connect_timeout: Duration::from_secs(10),
         config,
         archive: None,
+        watches_leases: false,
         metrics: None,
     };
     let ended = runtime.block_on(async {

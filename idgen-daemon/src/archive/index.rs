@@ -4,7 +4,7 @@
 use super::commit::{Commit, FileEntry, index_key, indexes_prefix};
 use super::objects::{ObjectErrorKind, Objects};
 use super::parquet::{About, FileError, Opened};
-use super::verify::ChainHead;
+use super::verify::{ChainHead, chains, walk};
 use crate::error::{Error, Result};
 use crate::event::LEASE_TAG;
 use bytes::Bytes;
@@ -184,6 +184,26 @@ pub async fn indexes<O: Objects>(objects: &Arc<O>) -> Result<BTreeMap<Day, DayIn
         }
     }
     Ok(found)
+}
+
+/// Files of events behind these heads: what no index names yet.
+///
+/// # Errors
+/// The place does not answer, or a chain is not as it was written.
+pub(crate) async fn files_behind<O: Objects>(objects: &O, heads: &[ChainHead]) -> Result<Vec<FileEntry>> {
+    let mut files = Vec::new();
+    for chain in chains(objects).await? {
+        let from = heads.iter().find(|head| head.chain == chain);
+        let walked = walk(objects, &chain, from, &|_| {}).await?;
+        if let Some(problem) = walked.problem {
+            return Err(Error::refused(format!(
+                "the archive is not as it was written: {problem}"
+            )));
+        }
+        let of_chain = walked.commits.into_iter().flat_map(|commit| commit.files);
+        files.extend(of_chain.filter(|file| !file.is_foreign()));
+    }
+    Ok(files)
 }
 
 /// Reads objects, several at once, and makes something of each, on threads that may compute. What is gone is passed over. In no

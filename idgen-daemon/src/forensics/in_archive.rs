@@ -6,10 +6,9 @@
 use super::in_trail::step_of;
 use super::{Looked, Range};
 use crate::archive::commit::{BadFile, FileEntry};
-use crate::archive::index::{DayIndex, each_of, indexes, subject_of};
+use crate::archive::index::{DayIndex, each_of, files_behind, indexes, subject_of};
 use crate::archive::objects::AnyObjects;
 use crate::archive::parquet::{About, Arrived, FileError};
-use crate::archive::verify::{ChainHead, chains, walk};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::event::{Event, LEASE_TAG, LeaseDetail};
@@ -121,7 +120,7 @@ impl Search {
     }
 
     async fn in_all(&self, sought: &Sought) -> Result<(String, Vec<Found>)> {
-        let files = self.files_behind(&[]).await?;
+        let files = files_behind(&*self.objects, &[]).await?;
         let count = files.len();
         let found = self.read(files, sought).await?;
         Ok((format!("{} events in all {count} files", found.len()), found))
@@ -151,7 +150,7 @@ impl Search {
         let is_leases = matches!(sought, Sought::Leases(_));
         if found.is_empty() || is_leases {
             let newest = known.values().next_back();
-            let behind = || self.files_behind(newest.map_or(&[], |index| &index.chains));
+            let behind = || files_behind(&*self.objects, newest.map_or(&[], |index| &index.chains));
             let newer = self.newer.get_or_try_init(behind).await?;
             found.extend(self.read(newer.clone(), sought).await?);
         }
@@ -163,23 +162,6 @@ impl Search {
             events => format!("{events} events"),
         };
         Ok((outcome, found))
-    }
-
-    /// Files of events behind these heads.
-    async fn files_behind(&self, heads: &[ChainHead]) -> Result<Vec<FileEntry>> {
-        let mut files = Vec::new();
-        for chain in chains(&*self.objects).await? {
-            let from = heads.iter().find(|head| head.chain == chain);
-            let walked = walk(&*self.objects, &chain, from, &|_| {}).await?;
-            if let Some(problem) = walked.problem {
-                return Err(Error::refused(format!(
-                    "the archive is not as it was written: {problem}"
-                )));
-            }
-            let of_chain = walked.commits.into_iter().flat_map(|commit| commit.files);
-            files.extend(of_chain.filter(|file| !file.is_foreign()));
-        }
-        Ok(files)
     }
 
     async fn read(&self, files: Vec<FileEntry>, sought: &Sought) -> Result<Vec<Found>> {

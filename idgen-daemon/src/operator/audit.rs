@@ -1,7 +1,7 @@
 //! What `idgenctl audit` runs and shows.
 
 use crate::audit::finding::Issuer;
-use crate::audit::nightly::{Ended, Halt, Site, open_ledger, run};
+use crate::audit::nightly::{Ended, Halt, Site, open_ledger, run, watches_leases};
 use crate::authority::Open;
 use crate::config::{AuditConfig, Config};
 use crate::error::{Error, Exit, Result};
@@ -83,6 +83,7 @@ pub async fn run_now(
             connect_timeout: config.postgres.connect_timeout,
             config: audit.clone(),
             archive: config.archive.as_ref().map(|archive| archive.place.clone()),
+            watches_leases: watches_leases(&config.postgres.url, &name),
             metrics: None,
             database: name,
         };

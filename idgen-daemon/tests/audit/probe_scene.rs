@@ -1,6 +1,6 @@
 //! A topic with events of whoever a test makes up, and a daemon that probes it.
 
-use crate::kit::daemon::{Daemon, DaemonOptions, Store};
+use crate::kit::daemon::{Answer, Daemon, DaemonOptions, Store, answer};
 use crate::kit::kafka::Kafka;
 use crate::kit::sql;
 use crate::kit::{PATIENCE, Scratch, Server, eventually, eventually_true};
@@ -12,6 +12,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use serde_json::json;
 use serde_json::value::RawValue;
+use std::process::Command;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -81,6 +82,14 @@ impl Scene {
 
     pub fn checkpoint(&self) -> String {
         format!("checkpoint_dir = \"{}\"", self.folder.path().display())
+    }
+
+    pub fn ctl(&self, options: &DaemonOptions, args: &[&str]) -> Answer {
+        let config = self.folder.join("idgend.toml");
+        std::fs::write(&config, options.config()).expect("write the configuration");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_idgenctl"));
+        command.args(args).arg("--config").arg(config);
+        answer(command)
     }
 
     pub fn send(&self, events: &[Event]) {

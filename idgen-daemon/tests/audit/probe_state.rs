@@ -1,6 +1,6 @@
 //! What the probe knows survives its end, and what it cannot know it says.
 
-use super::probe_scene::{SOURCE, SPACE, Scene, grant, grants, metric, wait_metric, wait_news};
+use super::probe_scene::{SOURCE, SPACE, Scene, grant, grants, lease, metric, wait_metric, wait_news};
 use crate::kit::{PATIENCE, eventually_true, sql};
 use std::fs;
 use uuid::Uuid;
@@ -297,4 +297,63 @@ fn what_was_missing_is_closed_when_it_has_come_whoever_reads_then() {
         "SELECT count(*) FROM idgen.audit_finding WHERE settled AND closed_reason = 'the events came late'",
     );
     assert_eq!(reasons, 2);
+}
+
+/// The nightly audit has the rules of the probe, for what that did not hear: here nobody has probed.
+#[test]
+fn leases_that_overlap_are_found_in_the_archive_too() {
+    let scene = Scene::new();
+    let archive = scene.folder.join("archive");
+    fs::create_dir(&archive).expect("make the folder");
+    let archive = format!(
+        "[archive]\nkind = \"folder\"\npath = \"{}\"\ncut_seconds = 1",
+        archive.display()
+    );
+    let options = scene.options("probe = false").sections(&archive);
+    let daemon = options.start();
+    scene.send(&[
+        lease(1, "granted", 1, 1, (0, 1_775_210_000_480)),
+        lease(2, "released", 1, 1, (0, 1_775_210_000_400)),
+        lease(3, "granted", 2, 2, (1_775_210_000_400, 1_775_210_000_960)),
+    ]);
+    let audit = |code: Option<i32>, verdict: &str| {
+        eventually_true(PATIENCE, verdict, || {
+            let answer = scene.ctl(&options, &["audit", "run", "--full", "--output", "json"]);
+            answer.code == code && answer.stdout.contains(verdict)
+        });
+    };
+    let count = "SELECT count(*) FROM idgen.audit_finding";
+    let archived = |files: usize| {
+        eventually_true(PATIENCE, "the leases are archived", || {
+            scene
+                .ctl(&options, &["archive", "ls", "--files"])
+                .stdout
+                .lines()
+                .count()
+                >= files
+        });
+    };
+    archived(1);
+    audit(Some(0), "PASS");
+    assert_eq!(sql::value::<i64>(&mut scene.server.connect(), count), 0);
+    // The second lease was granted above what the first had reached, and this one is not. And one is left out.
+    scene.send(&[
+        lease(4, "released", 2, 2, (0, 1_775_210_000_900)),
+        lease(5, "granted", 3, 3, (1_775_210_000_700, 1_775_210_001_400)),
+        lease(7, "released", 3, 3, (0, 1_775_210_001_300)),
+    ]);
+    audit(Some(3), "FINDING");
+    let found: Vec<String> = sql::column(
+        &mut scene.server.connect(),
+        "SELECT concat_ws(' ', kind, tag, lo || '-' || hi, first ->> 'event_id', second ->> 'event_id')
+           FROM idgen.audit_finding ORDER BY kind",
+    );
+    assert_eq!(
+        found,
+        [
+            "lease_overlap worker/5 1775210000701-1775210000900 3 5",
+            "not_in_archive lease 6-6",
+        ]
+    );
+    daemon.terminate();
 }

@@ -8,6 +8,7 @@
 //!      close.rs   looks closely at what does not go on from what came before
 //!      prove.rs   that nothing was left out
 //!      reconcile.rs  the archive against the database
+//!      windows.rs  leases that overlap, as the archive tells of them
 //!    ledger.rs  idgen.audit_run and idgen.audit_frontier, under the lease `audit`
 //! ```
 
@@ -21,8 +22,9 @@ mod reconcile;
 mod run;
 mod server;
 mod sweep;
+mod windows;
 
 pub use halt::Halt;
 pub use ledger::{Ledger, Verdict};
-pub use run::{Ended, Site, run};
+pub use run::{Ended, Site, run, watches_leases};
 pub use server::{NightlyAudit, NightlySetup, open_ledger};

@@ -1,24 +1,29 @@
 //! One run, from its beginning, or from where another one has left it, to its verdict.
 
 use super::fence;
-use super::halt::Halt;
+use super::halt::{Halt, column, trouble};
 use super::ledger::{Axes, Ledger, Progress, Run, Verdict, kind_of};
 use super::prove::{Evidence, Proof, list, prove};
 use super::reader::Reader;
 use super::reconcile::{Sides, reconcile};
 use super::sweep::{Told, read};
+use super::windows::windows;
 use crate::config::{ArchivePlace, AuditConfig};
 use crate::lease::host_us;
 use crate::metrics::NightlyMetrics;
 use crate::postgres::PostgresUrl;
 use idgen_core::audit::{Extent, Floor};
 use idgen_core::day::{Day, SECONDS};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// Before the last run began events may have been on their way that it did not see: so far back they are looked for. What it has
 /// seen is no news, and what is older and missing shows as a number that is not there.
 const SLACK_S: i64 = SECONDS;
+
+const SOURCES: &str =
+    "SELECT a.sources_before || p.source_id FROM idgen.authority a CROSS JOIN idgen.space p";
 
 /// How a database is audited.
 #[derive(Clone)]
@@ -33,8 +38,16 @@ pub struct Site {
     pub config: AuditConfig,
     /// Where events are archived; none: nowhere.
     pub archive: Option<ArchivePlace>,
+    /// Its findings are those of the leases in the archive too.
+    pub watches_leases: bool,
     /// What is counted; none: nobody looks.
     pub metrics: Option<NightlyMetrics>,
+}
+
+/// Leases are of the whole cell, so the audits of one database look at them: that which is configured.
+#[must_use]
+pub fn watches_leases(url: &PostgresUrl, database: &str) -> bool {
+    url.get_dbname().or(url.get_user()) == Some(database)
 }
 
 /// What a run has come to.
@@ -168,26 +181,40 @@ async fn look(
     };
     let mut proof = prove(ledger, &mut reader, run, evidence).await?;
     if let Some(place) = &site.archive {
-        let streams = axes
-            .values()
-            .flat_map(|tags| tags.values())
-            .flat_map(|axis| axis.streams());
-        let sources = streams.map(|(source, _)| *source);
         let sides = Sides {
             place,
             leaves: &leaves,
             from_s: run.progress.from_s,
             now_s: now_us / 1_000_000,
-            sources: sources.chain(listed.iter().map(|one| one.source)).collect(),
+            sources: sources(ledger, &axes).await?,
         };
         // What was found so far is a finding, whatever else cannot be read.
         match reconcile(ledger, &mut reader, sides, &mut proof).await {
             Err(Halt::Inconclusive(why)) => proof.doubts(why),
             compared => compared?,
         }
+        if site.watches_leases {
+            match windows(ledger, place, run.progress.from_s, &mut proof).await {
+                Err(Halt::Inconclusive(why)) => proof.doubts(why),
+                looked => looked?,
+            }
+        }
     }
     keep(&mut axes, &before);
     Ok((proof, axes))
+}
+
+/// Under which names this database has recorded its events, now and before: also where nothing of one is left.
+async fn sources(ledger: &Ledger, axes: &Axes) -> Result<BTreeSet<Uuid>, Halt> {
+    let streams = axes
+        .values()
+        .flat_map(|tags| tags.values())
+        .flat_map(|axis| axis.streams());
+    let mut sources: BTreeSet<Uuid> = streams.map(|(source, _)| *source).collect();
+    for row in ledger.primary.rows_typed(SOURCES, &[]).await.map_err(trouble)? {
+        sources.extend(column::<Vec<Uuid>>(&row, 0)?);
+    }
+    Ok(sources)
 }
 
 /// What was seen once is known on, also of a tag of which nothing is there any more.

@@ -2,7 +2,7 @@
 
 use super::halt::{Halt, column, trouble};
 use super::ledger::Ledger;
-use super::run::{Site, run};
+use super::run::{Site, run, watches_leases};
 use crate::authority::Open;
 use crate::complaint::Complaint;
 use crate::config::{ArchivePlace, AuditConfig, PostgresConfig};
@@ -97,6 +97,7 @@ impl NightlyAudit {
                     connect_timeout: setup.postgres.connect_timeout,
                     config: setup.audit.clone(),
                     archive: setup.archive.clone(),
+                    watches_leases: watches_leases(&setup.postgres.url, &database),
                     metrics: Some(metrics.clone()),
                     database,
                 };
