@@ -1,6 +1,7 @@
 //! What the nightly audit knows of what is not there any more, and of what nobody has seen yet.
 
 use crate::kit::sql::{self, value};
+use crate::kit::{PATIENCE, eventually_true};
 use crate::nightly_scene::{Scene, age, findings, forge};
 
 /// The days of the grants that it collides with were dropped; what an audit has seen of them is known still.
@@ -52,4 +53,68 @@ fn what_a_run_that_stopped_had_not_come_to_is_looked_at_in_the_next() {
     assert_eq!(scene.run(&options, &[]).1, "PASS", "nothing is left");
     let count: i64 = value(&mut client, "SELECT count(*) FROM idgen.audit_finding");
     assert_eq!(count, 2_000);
+}
+
+/// Numbers of a tag go on under whatever source and space, and a tag that came from elsewhere has none before it came.
+#[test]
+fn the_first_and_the_last_event_of_each_tag_must_be_there_under_whatever_name() {
+    let scene = Scene::new(7, 20);
+    let mut client = scene.client();
+    sql::run(
+        &mut client,
+        "SELECT idgen_drop_segment('t7'); SELECT idgen_create_segment('t7');
+         -- Another space has events of the name, and not the last one. All of a copy it has.
+         UPDATE idgen.audit_event SET space_id = md5('another')::uuid WHERE tag IN ('t1', 't2');
+         DELETE FROM idgen.audit_event WHERE tag = 't1' AND tag_seq > 5;
+         DELETE FROM idgen.audit_event WHERE tag IN ('t3', 't4') AND tag_seq < 5;
+         UPDATE idgen.audit_event SET kind = 'segment.burn', payload = '{\"cause\": \"row came from elsewhere\"}'
+          WHERE tag = 't4' AND tag_seq = 5;
+         -- As another source it goes on at 10; of the one it has lost the last before that.
+         UPDATE idgen.audit_event SET source_id = md5('another')::uuid WHERE tag IN ('t5', 't6') AND tag_seq >= 10;
+         DELETE FROM idgen.audit_event WHERE tag = 't6' AND tag_seq = 9;
+         DELETE FROM idgen.audit_event WHERE tag = 't7' AND tag_seq < 23",
+    );
+    assert_eq!(scene.run(&scene.audited(""), &["--full"]).1, "FINDING");
+    let wanted = ["missing t1 1-21", "missing t3 1-4", "missing t6 1-9"];
+    assert_eq!(findings(&mut client), wanted);
+}
+
+/// What nobody had read yet when the run was interrupted, and what is dropped before it is read.
+#[test]
+fn tags_that_come_and_days_that_go_while_a_run_is_under_way_are_no_findings() {
+    let scene = Scene::new(2, 20);
+    let mut client = scene.client();
+    let options = scene.audited("");
+    age(&mut client);
+    assert_eq!(scene.run(&options, &["--full"]).1, "PASS");
+    sql::run(
+        &mut client,
+        "UPDATE idgen.audit_run SET ended_at = NULL, verdict = NULL;
+         SELECT idgen_create_segment('new'); SELECT idgen_segment_range('new', 10);
+         SELECT idgen_segment_range('t1', 10)",
+    );
+    assert_eq!(
+        scene.run(&options, &["--full"]),
+        (Some(0), "PASS".into(), String::new())
+    );
+    let tags: i64 = value(&mut client, "SELECT max(tags) FROM idgen.audit_run");
+    assert_eq!(tags, 3);
+    let mut dropping = scene.client();
+    let mut dropping = dropping.transaction().expect("begin");
+    dropping
+        .batch_execute("LOCK TABLE ONLY idgen.audit_event IN ACCESS EXCLUSIVE MODE")
+        .expect("lock");
+    let run = std::thread::scope(|scope| {
+        let run = scope.spawn(|| scene.run(&options, &["--full"]));
+        eventually_true(PATIENCE, "it has the days, and waits for what is in them", || {
+            value(
+                &mut client,
+                "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%idgen.audit_event%'",
+            )
+        });
+        dropping.batch_execute("DROP TABLE idgen.aged").expect("drop");
+        dropping.commit().expect("commit");
+        run.join().expect("a run")
+    });
+    assert_eq!(run, (Some(0), "PASS".into(), String::new()));
 }

@@ -4,7 +4,7 @@ use super::halt::{Halt, column};
 use super::ledger::{Axes, Ledger, at_us};
 use super::prove::{FINDINGS_MAX, Proof, missing};
 use super::reader::Reader;
-use super::sweep::{Leaves, span};
+use super::sweep::{Leaves, span, still_cover};
 use crate::audit::finding::{Finding, FindingKind, Issuer};
 use idgen_core::audit::{Floor, Point, Rise, Span, Stream, Sweep};
 use idgen_core::utc::show_us;
@@ -12,6 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
+
+/// Who has recorded events of a tag.
+const SOURCES: &str =
+    "SELECT DISTINCT source_id FROM idgen.audit_event WHERE space_id = $1 AND tag = $2 ORDER BY 1";
 
 /// A stream by its numbers.
 const BY_NUMBER: &str = "
@@ -81,7 +85,7 @@ pub(super) async fn look_closely(
     ledger: &mut Ledger,
     reader: &mut Reader,
     axes: &mut Axes,
-    leaves: &Leaves,
+    leaves: &mut Leaves,
     proof: &mut Proof,
 ) -> Result<BTreeSet<(Uuid, String)>, Halt> {
     let mut overlapping = BTreeSet::new();
@@ -90,12 +94,11 @@ pub(super) async fn look_closely(
             if proof.findings.len() >= FINDINGS_MAX {
                 return Ok(overlapping);
             }
-            let sources: Vec<Uuid> = axis.streams().map(|(source, _)| *source).collect();
-            let looking = look_at(reader, (*space, tag), &sources, axis.floors());
+            let looking = look_at(reader, (*space, tag), axis.floors());
             let mut looked = ledger.meanwhile(looking).await??;
             for (source, gap, from_us, to_us) in looked.gaps {
                 // Where days between were dropped it is the archive that knows.
-                if leaves.cover(from_us, to_us) {
+                if still_cover(ledger, reader, leaves, (from_us, to_us)).await? {
                     let detail = format!(
                         "events {gap} of tag {tag} of {source} are missing, between {} and {}",
                         show_us(from_us),
@@ -134,18 +137,16 @@ fn keep_known<'a>(
 }
 
 /// Reads everything of a tag in its order, and says what is wrong.
-async fn look_at(
-    reader: &mut Reader,
-    axis: (Uuid, &str),
-    sources: &[Uuid],
-    floors: &[Floor],
-) -> Result<Looked, Halt> {
+async fn look_at(reader: &mut Reader, axis: (Uuid, &str), floors: &[Floor]) -> Result<Looked, Halt> {
     let mut looked = Looked::default();
     let granted = granted(reader, axis).await?;
-    for source in sources {
-        let mut rise = Rise::new(floors, granted);
-        by_number(reader, axis, *source, &mut rise, &mut looked).await?;
-        looked.reach.insert(*source, rise.reach());
+    let rows = reader
+        .rows(SOURCES, &[(&axis.0, Type::UUID), (&axis.1, Type::TEXT)])
+        .await?;
+    for row in &rows {
+        let (source, mut rise) = (column(row, 0)?, Rise::new(floors, granted));
+        by_number(reader, axis, source, &mut rise, &mut looked).await?;
+        looked.reach.insert(source, rise.reach());
     }
     // It goes on granting meanwhile.
     let granted = self::granted(reader, axis).await?;

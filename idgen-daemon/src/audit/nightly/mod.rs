@@ -6,7 +6,7 @@
 //!      fence.rs   has the replica what the primary had?
 //!      sweep.rs   reads (reader.rs)
 //!      close.rs   looks closely at what does not go on from what came before
-//!      prove.rs   that nothing was left out
+//!      prove.rs   that nothing was left out; listed.rs: of no tag
 //!      reconcile.rs  the archive against the database
 //!      windows.rs  leases that overlap, as the archive tells of them
 //!    ledger.rs  idgen.audit_run and idgen.audit_frontier, under the lease `audit`
@@ -16,6 +16,7 @@ mod close;
 mod fence;
 mod halt;
 mod ledger;
+mod listed;
 mod prove;
 mod reader;
 mod reconcile;

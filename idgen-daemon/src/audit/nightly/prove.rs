@@ -1,17 +1,16 @@
 //! That everything was looked at: each tag of the primary, each number of each stream, and of some tags the same in another way.
 
 use super::close::{look_closely, overlaps_of};
-use super::halt::{Halt, column, trouble};
+use super::halt::{Halt, column};
 use super::ledger::{Axes, Ledger, Run, at_us};
+use super::listed::{Listed, Missing, heads, suspect_tails, tails};
 use super::reader::Reader;
-use super::sweep::Leaves;
+use super::sweep::{Leaves, still_cover};
 use crate::audit::finding::{Finding, FindingKind, Issuer};
-use crate::postgres::Session;
 use idgen_core::archive::mix_id;
 use idgen_core::audit::{Extent, Span, Stream};
 use idgen_core::utc::show_us;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -22,10 +21,6 @@ const SAMPLE: u64 = 100;
 const SAMPLE_MIN: usize = 3;
 /// A tag with more is none of the sample: the other way keeps all of it in memory.
 const SAMPLE_RANGES_MAX: u64 = 1_000_000;
-
-const LIST: &str = "
-    SELECT p.source_id, p.space_id, s.tag, s.tag_seq, s.needs_burn, s.created_at, s.granted_at
-      FROM idgen.segment s CROSS JOIN idgen.space p";
 
 /// Read after the events, so no event that was read is above it.
 const HIGHEST: &str = "SELECT p.space_id, s.tag, s.max_id FROM idgen.segment s CROSS JOIN idgen.space p";
@@ -43,43 +38,6 @@ const ANOTHER_WAY: &str = "
     SELECT count(*), coalesce(sum(hi::numeric - lo + 1), 0)
            = coalesce((SELECT sum(upper(r) - lower(r)) FROM unnest(range_agg(numrange(lo, hi::numeric + 1))) r), 0)
       FROM idgen.audit_event WHERE space_id = $1 AND tag = $2 AND kind = 'segment.grant'";
-
-/// A tag that the primary had before the fence.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    pub(super) source: Uuid,
-    space: Uuid,
-    tag: String,
-    tag_seq: i64,
-    /// It came from elsewhere, and nothing was recorded of it here since.
-    is_new_here: bool,
-    /// When something was recorded for certain, Unix microseconds.
-    recorded_us: i64,
-}
-
-/// The tags of the primary.
-///
-/// # Errors
-/// It does not answer.
-pub async fn list(primary: &Session) -> Result<Vec<Listed>, Halt> {
-    let rows = primary.rows_typed(LIST, &[]).await.map_err(trouble)?;
-    let listed = rows.iter().map(|row| {
-        let granted: Option<SystemTime> = column(row, 6)?;
-        let created = at_us(row, 5)?;
-        let granted = granted
-            .and_then(|at| at.duration_since(UNIX_EPOCH).ok())
-            .and_then(|since| i64::try_from(since.as_micros()).ok());
-        Ok(Listed {
-            source: column(row, 0)?,
-            space: column(row, 1)?,
-            tag: column(row, 2)?,
-            tag_seq: column(row, 3)?,
-            is_new_here: column(row, 4)?,
-            recorded_us: granted.unwrap_or(created).max(created),
-        })
-    });
-    listed.collect()
-}
 
 /// What was found, and what could not be known.
 #[derive(Debug, Default)]
@@ -129,8 +87,8 @@ pub(super) fn missing((source, space, tag): (Uuid, Uuid, &str), numbers: Span, d
 pub struct Evidence<'a> {
     /// What was read.
     pub axes: &'a mut Axes,
-    /// The days that there were.
-    pub leaves: &'a Leaves,
+    /// The days that there were, and are now.
+    pub leaves: &'a mut Leaves,
     /// The tags of the primary, from before the fence.
     pub listed: &'a [Listed],
     /// What the last conclusive run had.
@@ -160,9 +118,8 @@ pub async fn prove(
     suspect_tails(axes, listed);
     let above = above_the_highest(ledger, reader, axes).await?;
     let overlapping = look_closely(ledger, reader, axes, leaves, &mut proof).await?;
-    for one in listed {
-        check_listed(one, axes, (leaves, now_us), &mut proof);
-    }
+    let mut missing = tails(listed, axes, now_us);
+    missing.extend(heads(ledger, reader, listed, axes, leaves).await?);
     if run.extent == Extent::Full {
         for (space, tags) in before {
             for (tag, axis) in tags {
@@ -171,9 +128,14 @@ pub async fn prove(
                         .get(space)
                         .and_then(|tags| tags.get(tag))
                         .and_then(|axis| axis.stream(source));
-                    check_before((*source, *space, tag), (was, is), leaves, &mut proof);
+                    missing.extend(check_before((*source, *space, tag), (was, is), leaves));
                 }
             }
+        }
+    }
+    for one in missing {
+        if still_cover(ledger, reader, leaves, one.between_us).await? {
+            proof.add(one.finding);
         }
     }
     for finding in above {
@@ -191,89 +153,32 @@ pub async fn prove(
     Ok(proof)
 }
 
-/// Of a tag whose last event is older than the primary's everything is read once more.
-fn suspect_tails(axes: &mut Axes, listed: &[Listed]) {
-    for one in listed {
-        let axis = axes.get_mut(&one.space).and_then(|tags| tags.get_mut(&one.tag));
-        if let Some(axis) = axis
-            && axis
-                .stream(&one.source)
-                .is_some_and(|stream| stream.last.seq < one.tag_seq)
-        {
-            axis.suspect();
-        }
-    }
-}
-
-/// Is the last event of a tag there?
-fn check_listed(one: &Listed, axes: &Axes, (leaves, now_us): (&Leaves, i64), proof: &mut Proof) {
-    let name = (one.source, one.space, one.tag.as_str());
-    let axis = axes.get(&one.space).and_then(|tags| tags.get(&one.tag));
-    match axis {
-        Some(axis) => {
-            let Some(stream) = axis.stream(&one.source) else {
-                return;
-            };
-            let Some(gap) = Span::new(stream.last.seq.saturating_add(1), one.tag_seq) else {
-                return;
-            };
-            if leaves.cover(
-                stream.last.at_us,
-                now_us.min(one.recorded_us.max(stream.last.at_us)),
-            ) {
-                let detail = format!(
-                    "the last events {gap} of tag {} of {} are missing: the last that is there is of {}",
-                    one.tag,
-                    one.source,
-                    show_us(stream.last.at_us)
-                );
-                proof.add(missing(name, gap, detail));
-            }
-        }
-        None => {
-            // A copy has the events under the name of the space that it was made of.
-            let is_copied = axes.values().any(|tags| tags.contains_key(&one.tag));
-            if !is_copied
-                && !one.is_new_here
-                && leaves.cover(one.recorded_us, one.recorded_us)
-                && let Some(gap) = Span::new(1, one.tag_seq)
-            {
-                let detail = format!(
-                    "tag {} has {} events, the last of {}, and none of them is there",
-                    one.tag,
-                    one.tag_seq,
-                    show_us(one.recorded_us)
-                );
-                proof.add(missing(name, gap, detail));
-            }
-        }
-    }
-}
-
 /// Is what an earlier run has seen still there, as far as its day is?
 fn check_before(
     name: (Uuid, Uuid, &str),
     (was, is): (&Stream, Option<&Stream>),
     leaves: &Leaves,
-    proof: &mut Proof,
-) {
+) -> Option<Missing> {
     let (source, _, tag) = name;
     let last = is.map_or(0, |is| is.last.seq);
-    let gone = match is {
+    let (gone, at_us) = match is {
         Some(is) if is.first.seq > was.first.seq && leaves.cover(was.first.at_us, was.first.at_us) => {
-            Span::new(was.first.seq, is.first.seq - 1)
+            (Span::new(was.first.seq, is.first.seq - 1), was.first.at_us)
         }
-        _ if last < was.last.seq && leaves.cover(was.last.at_us, was.last.at_us) => {
-            Span::new(last.max(was.first.seq - 1) + 1, was.last.seq)
-        }
-        _ => None,
+        _ if last < was.last.seq => (
+            Span::new(last.max(was.first.seq - 1) + 1, was.last.seq),
+            was.last.at_us,
+        ),
+        _ => return None,
     };
-    if let Some(gone) = gone {
-        let detail = format!(
-            "events {gone} of tag {tag} of {source} were there when the last audit looked, and are not now"
-        );
-        proof.add(missing(name, gone, detail));
-    }
+    let gone = gone?;
+    let detail = format!(
+        "events {gone} of tag {tag} of {source} were there when the last audit looked, and are not now"
+    );
+    Some(Missing {
+        finding: missing(name, gone, detail),
+        between_us: (at_us, at_us),
+    })
 }
 
 /// Grants of ids that the tag itself does not know of.

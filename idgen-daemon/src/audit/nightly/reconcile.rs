@@ -7,7 +7,7 @@ use super::halt::{Halt, column, trouble};
 use super::ledger::{Ledger, at_us};
 use super::prove::Proof;
 use super::reader::Reader;
-use super::sweep::{Leaves, moment};
+use super::sweep::{Leaves, moment, still_cover};
 use crate::archive::commit::FileEntry;
 use crate::archive::objects::{AnyObjects, Objects};
 use crate::archive::parquet::Opened;
@@ -126,7 +126,11 @@ pub(super) async fn reconcile(
         let there = rows_of(ledger, reader, day).await?;
         let is_settled = day.ends() + SETTLED_S <= sides.now_s && day.start_us() >= began_us;
         let differing = compare(&archived, &there, (day, is_settled), proof);
-        if differing.is_empty() {
+        // Dropped while this was read, it is the archive's alone.
+        let mut days = sides.leaves.clone();
+        if differing.is_empty()
+            || !still_cover(ledger, reader, &mut days, (day.start_us(), day.start_us())).await?
+        {
             continue;
         }
         let details = ledger.meanwhile(details(&objects, &of_day, &differing)).await??;

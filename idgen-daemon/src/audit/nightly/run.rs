@@ -3,7 +3,8 @@
 use super::fence;
 use super::halt::{Halt, column, trouble};
 use super::ledger::{Axes, Ledger, Progress, Run, Verdict, kind_of};
-use super::prove::{Evidence, Proof, list, prove};
+use super::listed::list;
+use super::prove::{Evidence, Proof, prove};
 use super::reader::Reader;
 use super::reconcile::{Sides, reconcile};
 use super::sweep::{Told, read};
@@ -165,7 +166,7 @@ async fn look(
     let now_us = host_us();
     let (mut reader, read_from) = reader(ledger, site, (run.id, mark), &fence).await?;
     ledger.fenced(run.id, &fence, read_from).await?;
-    let leaves = read(
+    let mut leaves = read(
         ledger,
         &mut reader,
         (run, &mut axes),
@@ -174,7 +175,7 @@ async fn look(
     .await?;
     let evidence = Evidence {
         axes: &mut axes,
-        leaves: &leaves,
+        leaves: &mut leaves,
         listed: &listed,
         before: &before,
         now_us,

@@ -72,6 +72,23 @@ pub async fn leaves(reader: &mut Reader) -> Result<Leaves, Halt> {
     leaves.collect::<Result<_, _>>().map(Leaves)
 }
 
+/// Is everything between two moments there, and still there? Asked before anybody is accused: a day may have been dropped while the
+/// run went on, and what was read of it after that is nothing.
+///
+/// # Errors
+/// It cannot be read, or the lease has gone.
+pub(super) async fn still_cover(
+    ledger: &mut Ledger,
+    reader: &mut Reader,
+    days: &mut Leaves,
+    (from_us, to_us): (i64, i64),
+) -> Result<bool, Halt> {
+    if days.cover(from_us, to_us) {
+        *days = ledger.meanwhile(leaves(reader)).await??;
+    }
+    Ok(days.cover(from_us, to_us))
+}
+
 /// Reads everything that was recorded, from where the run has come to.
 ///
 /// # Errors
