@@ -7,6 +7,7 @@ use crate::nightly_scene::{Scene, findings, wait_replayed};
 use crate::probe_scene::{shared_kafka, wait_metric};
 use postgres::Client;
 use std::fs;
+use std::time::Instant;
 
 const ABOVE_50: &str = "SELECT event_id FROM idgen.audit_event WHERE kind = 'segment.grant' AND tag = 't1' AND lo > 50 ORDER BY lo";
 
@@ -114,11 +115,16 @@ fn waits_for_the_witness(standby: &Server, options: &DaemonOptions) -> Daemon {
     assert_eq!(next(&mut client, "t2"), Err("IG033".to_owned()));
     // The store of its leases is in here too, and asks for an epoch: that is another matter.
     let mut daemon = options.launch();
+    let began = Instant::now();
     let mut granted = Err(String::new());
     eventually_true(PATIENCE, "the witness was heard", || {
         granted = next(&mut client, "t1");
         granted != Err("IG033".to_owned())
     });
+    println!(
+        "granted {:.1} s after the daemon was started",
+        began.elapsed().as_secs_f64()
+    );
     assert_eq!(granted, Ok(81), "51 to 80 were granted by the old server");
     assert_eq!(next(&mut client, "t2"), Ok(51), "nothing of it was lost");
     wait_metric(

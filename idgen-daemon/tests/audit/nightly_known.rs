@@ -1,8 +1,8 @@
 //! What the nightly audit knows of what is not there any more, and of what nobody has seen yet.
 
 use crate::kit::sql::{self, value};
-use crate::kit::{PATIENCE, eventually_true};
-use crate::nightly_scene::{Scene, age, findings, forge};
+use crate::kit::{PATIENCE, Scratch, eventually_true};
+use crate::nightly_scene::{Scene, age, balancer, findings, forge, wait_replayed};
 
 /// The days of the grants that it collides with were dropped; what an audit has seen of them is known still.
 #[test]
@@ -117,4 +117,85 @@ fn tags_that_come_and_days_that_go_while_a_run_is_under_way_are_no_findings() {
         run.join().expect("a run")
     });
     assert_eq!(run, (Some(0), "PASS".into(), String::new()));
+}
+
+/// A run that cannot be ended, as if its auditor were killed at the last moment, until the trigger is gone.
+const NO_END: &str = "
+    CREATE FUNCTION public.no_end() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF NEW.ended_at IS NOT NULL THEN RAISE 'not now'; END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER no_end BEFORE UPDATE ON idgen.audit_run FOR EACH ROW EXECUTE FUNCTION public.no_end()";
+const END_AGAIN: &str = "DROP FUNCTION public.no_end() CASCADE";
+
+#[test]
+fn what_was_read_at_last_and_the_verdict_are_written_down_together() {
+    let scene = Scene::new(2, 20);
+    let mut client = scene.client();
+    let options = scene.audited("");
+    forge(&scene, "t1", "5, 7");
+    assert_eq!(scene.run(&options, &["--full"]).1, "FINDING");
+    // The finding is that of the first run.
+    sql::run(&mut client, NO_END);
+    let failed = scene.ctl(&options, &["run", "--full"]);
+    assert!(failed.stderr.contains("not now"), "{}", failed.stderr);
+    let open = "SELECT count(*) FROM idgen.audit_run WHERE ended_at IS NULL";
+    assert_eq!(value::<i64>(&mut client, open), 1);
+    sql::run(&mut client, END_AGAIN);
+    assert_eq!(
+        scene.run(&options, &["--full"]).1,
+        "FINDING",
+        "whoever goes on has to see it too"
+    );
+    let runs: i64 = value(&mut client, "SELECT count(*) FROM idgen.audit_run");
+    assert_eq!(runs, 2);
+}
+
+#[test]
+fn whoever_wants_everything_looked_at_gets_no_verdict_of_less() {
+    let scene = Scene::new(2, 20);
+    let mut client = scene.client();
+    let options = scene.audited("");
+    assert_eq!(scene.run(&options, &["--full"]).1, "PASS");
+    sql::run(&mut client, NO_END);
+    scene.ctl(&options, &["run"]);
+    sql::run(&mut client, END_AGAIN);
+    assert_eq!(scene.run(&options, &["--full"]).1, "PASS");
+    let runs: Vec<String> = sql::column(
+        &mut client,
+        "SELECT concat_ws(' ', kind, verdict, reason) FROM idgen.audit_run ORDER BY run_id",
+    );
+    assert_eq!(
+        runs,
+        [
+            "full PASS",
+            "incremental INCONCLUSIVE it was given up for a run over everything",
+            "full PASS",
+        ]
+    );
+}
+
+/// Each session has to show that it is one of the replica which was waited for.
+#[test]
+fn a_balancer_that_goes_on_to_another_server_makes_no_pass() {
+    let scene = Scene::new(2, 20);
+    let mut client = scene.client();
+    let (good, behind) = (scene.standby(), scene.standby());
+    let mut at_behind = behind.connect();
+    wait_replayed(&mut client, &mut at_behind);
+    sql::run(&mut at_behind, "SELECT pg_wal_replay_pause()");
+    // What it has not got is what is wrong.
+    forge(&scene, "t1", "5, 7");
+    for (servers, verdict) in [
+        (vec![&good, &behind], "INCONCLUSIVE"),
+        (vec![&good, &scene.server], "INCONCLUSIVE"),
+        (vec![&good], "FINDING"),
+    ] {
+        let folder = Scratch::new("balancer");
+        let url = balancer(&folder, &servers);
+        let options = scene.audited(&format!("replica = \"{url}\""));
+        let (_, came_to, reason) = scene.run(&options, &["--full"]);
+        assert_eq!(came_to, verdict, "{reason}");
+    }
 }

@@ -5,7 +5,9 @@ use crate::kit::sql::{self, value};
 use crate::kit::{DaemonOptions, PATIENCE, Scratch, Server, ServerOptions, eventually_true};
 use postgres::Client;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::fs;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
 const IDGENCTL: &str = env!("CARGO_BIN_EXE_idgenctl");
@@ -133,4 +135,40 @@ pub fn wait_replayed(primary: &mut Client, standby: &mut Client) {
             &format!("SELECT pg_last_wal_replay_lsn() >= '{here}'::pg_lsn"),
         )
     });
+}
+
+/// Somebody between the audits and servers: the first connection goes to the first of them, the next to the next, and all others to
+/// the last.
+pub fn balancer(folder: &Scratch, servers: &[&Server]) -> String {
+    let mut to: VecDeque<_> = servers.iter().map(|server| server.socket()).collect();
+    let listener = UnixListener::bind(folder.join(".s.PGSQL.5432")).expect("listen");
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let next = if to.len() > 1 {
+                to.pop_front()
+            } else {
+                to.front().cloned()
+            };
+            let Some(Ok(server)) = next.map(UnixStream::connect) else {
+                continue;
+            };
+            for (mut from, mut to) in [
+                (
+                    client.try_clone().expect("a socket"),
+                    server.try_clone().expect("a socket"),
+                ),
+                (server, client),
+            ] {
+                std::thread::spawn(move || {
+                    // Whichever side ends it, both are over.
+                    drop(std::io::copy(&mut from, &mut to));
+                    drop(to.shutdown(std::net::Shutdown::Both));
+                });
+            }
+        }
+    });
+    format!(
+        "host={} port=5432 user=idgend dbname=postgres",
+        folder.path().display()
+    )
 }

@@ -5,8 +5,9 @@ use super::halt::{Halt, column, trouble};
 use super::ledger::{Fence, Ledger};
 use super::reader::Reader;
 use crate::metrics::NightlyMetrics;
-use crate::postgres::PgError;
+use crate::postgres::{PgError, Session};
 use std::time::{Duration, Instant};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -107,7 +108,11 @@ pub async fn of_primary(ledger: &Ledger) -> Result<Fence, Halt> {
 }
 
 async fn look(reader: &mut Reader, fence: &Fence) -> Result<Standing, PgError> {
-    let rows = reader.try_rows(OF_REPLICA, &[(&fence.lsn, Type::TEXT)]).await?;
+    let rows = reader.try_rows(OF_REPLICA, &[(&fence.lsn, Type::TEXT)]).await;
+    standing(&rows?)
+}
+
+fn standing(rows: &[Row]) -> Result<Standing, PgError> {
     let row = rows
         .first()
         .ok_or_else(|| PgError::Malformed("the replica does not say where it is".to_owned()))?;
@@ -119,6 +124,57 @@ async fn look(reader: &mut Reader, fence: &Fence) -> Result<Standing, PgError> {
         is_paused: row.try_get(3).map_err(get)?,
         behind: row.try_get(4).map_err(get)?,
     })
+}
+
+/// What a session that reads has to show.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    fence: Fence,
+    run: i64,
+    mark: String,
+}
+
+impl Proof {
+    /// Of a run and its mark.
+    #[must_use]
+    pub fn new(fence: Fence, (run, mark): (i64, Uuid)) -> Self {
+        Self {
+            fence,
+            run,
+            mark: mark.to_string(),
+        }
+    }
+
+    /// Is this session one of a server that has what the primary had?
+    ///
+    /// # Errors
+    /// `Malformed`: it is not, and why. Others: it does not say.
+    pub async fn check(&self, session: &Session) -> Result<(), PgError> {
+        let rows = session
+            .rows_typed(OF_REPLICA, &[(&self.fence.lsn, Type::TEXT)])
+            .await?;
+        if let Judged::Wait(why) | Judged::Never(why) = judge(&self.fence, &standing(&rows)?) {
+            return Err(PgError::Malformed(format!("{why}, and had been there before")));
+        }
+        let params = [(&self.run as _, Type::INT8), (&self.mark as _, Type::TEXT)];
+        let rows = session.rows_typed(HAS_MARK, &params).await?;
+        if has_mark(&rows)? {
+            Ok(())
+        } else {
+            Err(PgError::Malformed(NO_MARK.to_owned()))
+        }
+    }
+}
+
+const NO_MARK: &str = "audit.replica has the position of the primary, but not what this run has written there: it is of another timeline";
+
+fn has_mark(rows: &[Row]) -> Result<bool, PgError> {
+    let has: Option<bool> = rows
+        .first()
+        .map(|row| row.try_get(0))
+        .transpose()
+        .map_err(|error| PgError::Malformed(error.to_string()))?;
+    Ok(has == Some(true))
 }
 
 /// Waits until the replica has everything up to the fence, and the mark of the run.
@@ -158,12 +214,10 @@ pub async fn wait_for(
     let rows = reader
         .rows(HAS_MARK, &[(&run, Type::INT8), (&mark, Type::TEXT)])
         .await?;
-    match rows.first().map(|row| column::<bool>(row, 0)).transpose()? {
-        Some(true) => Ok(()),
-        _ => Err(Halt::Inconclusive(
-            "audit.replica has the position of the primary, but not what this run has written there: it is of another timeline"
-                .to_owned(),
-        )),
+    if has_mark(&rows).map_err(trouble)? {
+        Ok(())
+    } else {
+        Err(Halt::Inconclusive(NO_MARK.to_owned()))
     }
 }
 

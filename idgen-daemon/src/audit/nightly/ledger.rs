@@ -470,6 +470,22 @@ impl Ledger {
         Ok(())
     }
 
+    /// Writes down what was read at last and the verdict, both or neither: a tag that is suspect no more has its finding counted.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub async fn save_and_end(&mut self, run: &Run, axes: &mut Axes, verdict: &Verdict) -> Result<(), Halt> {
+        self.primary.batch("BEGIN").await.map_err(trouble)?;
+        let done = async {
+            self.save(run, axes).await?;
+            self.end(run, verdict).await
+        }
+        .await;
+        let last = if done.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.primary.batch(last).await.map_err(trouble);
+        done.and(ended)
+    }
+
     /// Findings that this run was the first to make, and nobody has closed.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Reads grants in pages that are small enough to be read again: on a replica any statement may be cancelled because the primary
 //! has removed what it looks at.
 
+use super::fence::Proof;
 use super::halt::Halt;
 use crate::postgres::{PgError, PostgresUrl, Session, describe};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub struct Reader {
     pub retried: u64,
     /// The plan is to follow an index, and never to sort.
     in_order: bool,
+    /// What each session has to show before anything of it is believed.
+    proof: Option<Proof>,
 }
 
 /// Is it worth asking again? A conflict with recovery comes as any of these, and as the end of the session.
@@ -58,7 +61,15 @@ impl Reader {
             page: PAGE,
             retried: 0,
             in_order: false,
+            proof: None,
         }
+    }
+
+    /// From now on each session has to show this: the next one may come to another server, behind a balancer or after a change of
+    /// names.
+    pub fn prove_each(&mut self, proof: Proof) {
+        self.proof = Some(proof);
+        self.session = None;
     }
 
     /// Whether the next statements are to follow an index: a page of a sorted day would sort all of it each time.
@@ -68,12 +79,27 @@ impl Reader {
         self.session = None;
     }
 
+    /// Whether it is one still: who is promoted goes on answering.
+    ///
+    /// # Errors
+    /// It is not.
+    pub async fn prove_again(&mut self) -> Result<(), Halt> {
+        if self.proof.is_some() {
+            self.session = None;
+            self.rows("SELECT", &[]).await?;
+        }
+        Ok(())
+    }
+
     async fn session(&mut self) -> Result<&Session, PgError> {
         if self.session.as_mut().is_none_or(|session| !session.is_usable()) {
             let opened = Session::open(&self.url, "idgend audit", self.connect_timeout, STATEMENT).await?;
             opened.batch(SETTINGS).await?;
             if self.in_order {
                 opened.batch("SET enable_sort = off").await?;
+            }
+            if let Some(proof) = &self.proof {
+                proof.check(&opened).await?;
             }
             self.session = Some(opened);
         }
@@ -140,6 +166,9 @@ impl Reader {
     }
 
     fn given_up(&self, error: &PgError) -> Halt {
+        if let PgError::Malformed(why) = error {
+            return Halt::Inconclusive(why.clone());
+        }
         Halt::Inconclusive(format!(
             "{} could not be read, {TRIES} times in a row: {error}",
             describe(&self.url)

@@ -72,7 +72,7 @@ pub async fn run(
     (extent, night): (Extent, Option<Day>),
     told: Told<'_>,
 ) -> Result<Ended, Halt> {
-    let mut run = match ledger.open_run().await? {
+    let mut run = match open_run(ledger, extent).await? {
         Some(run) => {
             tracing::info!(
                 database = site.database,
@@ -90,24 +90,43 @@ pub async fn run(
         Ok((proof, mut axes)) => {
             let verdict = judge(ledger, &run, proof).await?;
             // Only now: whoever goes on with this run after a kill must find these tags as suspect as they were.
-            ledger.save(&run, &mut axes).await?;
+            ledger.save_and_end(&run, &mut axes, &verdict).await?;
             verdict
         }
-        Err(Halt::Inconclusive(reason)) => Verdict {
-            name: "INCONCLUSIVE",
-            reason: Some(reason),
-            tags: 0,
-            findings: 0,
-        },
+        Err(Halt::Inconclusive(reason)) => {
+            let verdict = inconclusive(reason);
+            ledger.end(&run, &verdict).await?;
+            verdict
+        }
         Err(halt) => return Err(halt),
     };
-    ledger.end(&run, &verdict).await?;
     tell(site, &run, &verdict);
     Ok(Ended {
         run: run.id,
         kind: kind_of(run.extent),
         verdict,
     })
+}
+
+const fn inconclusive(reason: String) -> Verdict {
+    Verdict {
+        name: "INCONCLUSIVE",
+        reason: Some(reason),
+        tags: 0,
+        findings: 0,
+    }
+}
+
+/// The one to go on with. Whoever wants everything looked at does not get the verdict of a run that looks at what is new.
+async fn open_run(ledger: &mut Ledger, extent: Extent) -> Result<Option<Run>, Halt> {
+    match ledger.open_run().await? {
+        Some(run) if extent == Extent::Full && run.extent == Extent::Incremental => {
+            let verdict = inconclusive("it was given up for a run over everything".to_owned());
+            ledger.end(&run, &verdict).await?;
+            Ok(None)
+        }
+        open => Ok(open),
+    }
 }
 
 fn tell(site: &Site, run: &Run, verdict: &Verdict) {
@@ -201,6 +220,10 @@ async fn look(
             }
         }
     }
+    match ledger.meanwhile(reader.prove_again()).await? {
+        Err(Halt::Inconclusive(why)) => proof.doubts(why),
+        proved => proved?,
+    }
     keep(&mut axes, &before);
     Ok((proof, axes))
 }
@@ -275,7 +298,10 @@ async fn reader(
     let mut reader = Reader::new(url, site.connect_timeout, None);
     let waited = fence::wait_for(&mut reader, fence, mark, config.lag_max, site.metrics.as_ref());
     match ledger.meanwhile(waited).await? {
-        Ok(()) => Ok((reader, "replica")),
+        Ok(()) => {
+            reader.prove_each(fence::Proof::new(fence.clone(), mark));
+            Ok((reader, "replica"))
+        }
         Err(Halt::Inconclusive(why)) if config.fall_back => {
             tracing::warn!(
                 database = site.database,

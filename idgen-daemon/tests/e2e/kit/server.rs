@@ -262,6 +262,11 @@ impl Server {
         self.scratch.join("data")
     }
 
+    /// The socket itself.
+    pub fn socket(&self) -> PathBuf {
+        self.socket_dir().join(format!(".s.PGSQL.{}", self.port))
+    }
+
     pub fn socket_dir(&self) -> &Path {
         self.scratch.path()
     }
