@@ -42,6 +42,7 @@ CREATE TABLE idgen.authority (
     device            bigint  NOT NULL,
     inode             bigint  NOT NULL,
     sources_before    uuid[]  NOT NULL DEFAULT '{}',
+    unheard           integer NOT NULL DEFAULT 0 CHECK (unheard >= 0),
     is_witnessed      boolean NOT NULL DEFAULT true,
     witness_wait      integer NOT NULL DEFAULT 0 CHECK (witness_wait BETWEEN 0 AND 86400)
 );
@@ -58,6 +59,7 @@ COMMENT ON COLUMN idgen.authority.os_boot IS 'Boot id of the running system, whi
 COMMENT ON COLUMN idgen.authority.device IS 'Device number of the data directory.';
 COMMENT ON COLUMN idgen.authority.inode IS 'Inode number of the data directory.';
 COMMENT ON COLUMN idgen.authority.sources_before IS 'The source_id that this database had in each history before this one, the last one last: under these it has recorded its events.';
+COMMENT ON COLUMN idgen.authority.unheard IS 'How many histories have ended, one after the other, since topic and archive were asked last: of the first of these everything may be missing.';
 COMMENT ON COLUMN idgen.authority.is_witnessed IS 'False since it was renewed until idgen.witnessed(): what topic and archive know of grants that the old history has lost was not told yet.';
 COMMENT ON COLUMN idgen.authority.witness_wait IS 'So many seconds after changed_at tags wait for that before they serve again (IG033), at the most; 0: not at all. Set by the daemon that looks after the database, from its [audit] promotion_wait_seconds; hence a standby that is promoted knows whether one will come. A leased authority does not wait: its ceilings are in the lease store.';
 INSERT INTO idgen.authority (system_identifier, timeline, machine, os_boot, device, inode)

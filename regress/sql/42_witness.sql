@@ -59,6 +59,8 @@ SELECT idgen.witness_wanted(1);
 SELECT count(idgen_segment('c')) FROM generate_series(1, 30);
 SELECT is_witnessed, witness_wait, idgen.witness_wanted(1) = mark AS asked FROM idgen.authority;
 SELECT idgen.adopt_authority('again');
+-- Two histories have ended since anybody was asked.
+SELECT unheard, cardinality(sources_before) AS before FROM idgen.authority;
 SELECT idgen.witness_wanted(0) = mark AS asked FROM idgen.authority;
 SELECT count(idgen_segment('d')) FROM generate_series(1, 30);
 

@@ -18,7 +18,8 @@ const REMEMBER: &str = "
 /// Another mark: every tag burns before it serves again, and what others know of the old history is asked for.
 const RENEW: &str = "
     UPDATE idgen.authority
-       SET mark = gen_random_uuid(), cause = $1, changes = changes + 1, changed_at = clock_timestamp(), is_witnessed = false,
+       SET mark = gen_random_uuid(), cause = $1, changes = changes + 1, changed_at = clock_timestamp(),
+           unheard = CASE WHEN is_witnessed THEN 1 ELSE unheard + 1 END, is_witnessed = false,
            sources_before = sources_before || (SELECT p.source_id FROM idgen.space p)
     RETURNING changes, sources_before[cardinality(sources_before)]";
 

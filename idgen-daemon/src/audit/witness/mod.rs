@@ -54,10 +54,13 @@ const WANTED: &str = "SELECT idgen.witness_wanted($1)";
 const WHO: &str = "
     SELECT p.space_id, p.stripes > 1, a.sources_before || p.source_id FROM idgen.space p CROSS JOIN idgen.authority a";
 
-/// The last event of the history before; none: there is none.
+/// The last event of the last history that nothing is missing of but its end; none: there is none. Histories that came after it,
+/// and ended before anybody was asked, say nothing of when that was.
 const LAST: &str = "
-    SELECT floor(extract(epoch FROM e.at))::int8 FROM idgen.audit_event e CROSS JOIN idgen.space p
-     WHERE e.source_id <> p.source_id ORDER BY e.event_id DESC LIMIT 1";
+    SELECT floor(extract(epoch FROM e.at))::int8
+      FROM idgen.audit_event e CROSS JOIN idgen.space p CROSS JOIN idgen.authority a
+     WHERE e.source_id <> p.source_id AND e.source_id <> ALL (a.sources_before[cardinality(a.sources_before) - a.unheard + 2:])
+     ORDER BY e.event_id DESC LIMIT 1";
 
 /// Tags that have granted less than others have seen.
 const BEHIND: &str = "
